@@ -109,7 +109,7 @@ def test_a_job_that_never_ran_says_so_on_a_terminal_and_keeps_its_code_in_a_pipe
 
 def test_a_job_that_nobody_has_decided_over_yet_was_accepted() -> None:
     why = runcue.Explanation(
-        "a", runcue.WorkState.PENDING, "inbox", "accepted; nobody has decided over it yet"
+        "a", runcue.WorkState.PENDING, "inbox", "accepted; the deciding process has yet to take it in"
     )
     job = {"id": "a", "state": "pending"}
     busy = Crew([{"serving": True, "state": "alive", "queues": None, "running": 1}])

@@ -310,7 +310,7 @@ class Process(Bench):
 
     def forget(self) -> None:
         """The scheduler is thrown away; the process, and what runs in it, goes on."""
-        self.scheduler = Scheduler(self.settings, {}, self.tag, is_whole=False)
+        self.scheduler = Scheduler(self.settings, {}, self.tag, is_shared=True)
         self.scheduler.adopt(self.runs.values(), self._entered)
         self._seen: int | None = None
         self._news: dict[str, Key | None] = {}
@@ -459,7 +459,7 @@ class Process(Bench):
         """How everything stands, as this process knows it, or would if it looked."""
         if self.decides:
             return self.scheduler.ledger
-        looking = Scheduler(self.settings, {}, "looking", is_whole=False)
+        looking = Scheduler(self.settings, {}, "looking", is_shared=True)
         looking.begin(self.now, self.wall, self.store)
         looking.catch_up(self.store.everything())
         return looking.ledger

@@ -86,7 +86,7 @@ async def test_what_nobody_has_decided_over_is_explained_so(
         first, second = [await one.submit("work", params={"n": number}) for number in range(2)]
         why = await other.explain(first)
         assert (why.reason, why.state) == ("inbox", WorkState.PENDING)
-        assert why.details == "accepted; nobody has decided over it yet"
+        assert why.details == "accepted; the deciding process has yet to take it in"
         assert [(row["work"].id, row["reason"]) for row in await other.debug_blocked()] == [
             (first, "inbox"),
             (second, "inbox"),

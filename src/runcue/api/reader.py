@@ -327,7 +327,7 @@ class Reader:
         from runcue.core.schedule.takeover import catch_up
 
         now, wall, changes = self._everything(tables)
-        ledger = Ledger(Settings(), _rules(tables, changes, records), "", is_whole=False)
+        ledger = Ledger(Settings(), _rules(tables, changes, records), "", is_shared=True)
         ledger.begin(now, wall, reader)
         for record in records:
             for name in record.spec.services:  # they may not be stored yet

@@ -116,7 +116,7 @@ def _scheduler(registry: Registry, worker: str, is_whole: bool) -> Scheduler:
     settings = options.settings()
     if not is_whole:
         settings = replace(settings, keep_finished=None)
-        return Scheduler(settings, {}, worker, is_whole)  # the store has the rules of all programs
+        return Scheduler(settings, {}, worker, is_shared=True)  # the store has the rules of all programs
     scheduler = Scheduler(settings, registry.rules, worker)
     for name, most in _own_limits(registry).items():
         scheduler.declare(Limits(name, most))

@@ -360,7 +360,7 @@ def test_the_last_declaration_of_a_task_holds_and_that_it_changed_is_told() -> N
     second.post()
     first.turn()
     assert first.facts("task_changed") == [{"task": "task"}]
-    assert first.scheduler.ledger.lanes.retry_of("task").max_attempts == 7
+    assert first.scheduler.ledger.lanes.rule_of("task").retry.max_attempts == 7
     assert first.store.tasks["task"].retry.max_attempts == 7
     second.read()
     assert [draft_of(news).type for news in second.heard] == ["task_changed"]

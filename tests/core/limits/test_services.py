@@ -84,6 +84,13 @@ def test_a_new_service_joins_the_groups_that_match_it() -> None:
     assert "ssh_*" in known.touched
 
 
+def test_a_unit_that_names_no_key_uses_the_part_of_the_empty_key() -> None:
+    services = Services(lambda service: None)
+    services.declare(limits("api", each=limits("api", concurrent=1)))
+    assert services.with_parts(["api", "other"]) == ["api[]", "api", "other"]
+    assert services.with_parts(["api[a]", "api"]) == ["api[a]", "api"]
+
+
 def test_keys_that_are_used_are_kept_however_idle_they_are() -> None:
     services = Known(limits("a", each=limits("a"))).services
     used, unused = services.find("a[x]"), services.find("a[y]")
@@ -135,10 +142,10 @@ def test_those_who_cost_something_stand_apart_and_those_who_cost_too_much_are_no
     other = lane_at(service, 4, images=5)
     parked = service.parked
     assert (parked.first(), parked.first_costly(), parked.first_free()) == (costly, costly, free)
-    assert parked.may_start_again() == []
+    assert parked.take_affordable() == []
     assert len(parked) == 4
     service.declare(sells(tokens=(200, 60)))
-    assert parked.may_start_again() == [never]
+    assert parked.take_affordable() == [never]
     assert parked.remove(costly) == 0
     assert (parked.first(), parked.first_costly()) == (free, None)
     parked.remove(free)

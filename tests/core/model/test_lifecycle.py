@@ -42,7 +42,7 @@ def test_a_move_changes_what_it_was_given_and_leaves_the_old_record_as_it_was(
 def test_a_move_that_is_not_in_the_table_raises_and_changes_nothing(state: WorkState, verb: str) -> None:
     record = record_in(state)
     kept = asdict(record)
-    with pytest.raises(IllegalMove, match=f"work 'w' is {state.value}: it cannot {verb}"):
+    with pytest.raises(IllegalMove, match=f"unit 'w' is {state.value}: it cannot {verb}"):
         move(record, verb, token=7)
     assert asdict(record) == kept
 

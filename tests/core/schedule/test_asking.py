@@ -749,7 +749,7 @@ def test_candidates_asked_again_and_again_leave_nothing_behind() -> None:
         bench.after(1, *[bench.failure(work_id, "snoozed") for work_id in bench.running])
     lane = bench.scheduler.ledger.lanes.lane_of(bench.record(ids[0]).spec)
     assert len(lane.candidates) <= 4 * 20 + FEW
-    assert len(lane.ring) <= 4 * 20 + FEW
+    assert len(lane.rotation) <= 4 * 20 + FEW
     assert set(bench.states().values()) <= {"pending", "running"}
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runcue.core.schedule.gates import FEW, FIRST_WAIT, LONGEST_WAIT, Allowance, Lacking, Questions
+from runcue.core.schedule.gates import FEW, FIRST_WAIT, LONGEST_WAIT, Allowance, MissingFiles, Questions
 from runcue.core.schedule.plan import Plan, Verdicts
 from tests.core.bench_of_core import Bench, limits
 
@@ -111,7 +111,7 @@ def test_a_file_made_while_its_consumer_is_being_asked_has_it_asked_once_more() 
     assert bench.asked == []
     gates = bench.scheduler.ledger.gates
     assert gates is not None
-    assert not gates._lacking.made  # nobody is being asked
+    assert not gates._missing_files.made  # nobody is being asked
 
 
 def test_a_file_made_before_a_question_does_not_answer_the_next() -> None:
@@ -225,7 +225,7 @@ def test_questions_that_were_asked_often_leave_nothing_behind() -> None:
         bench.turn()
         lacking(bench, a="/a")
     assert sum(map(len, gates._resting.values())) <= FEW + 20
-    assert not gates._ring
+    assert not gates._recheck
     bench.allowance = Allowance()
     bench.after(1)
     assert sorted(bench.asked) == ["a", "b"]
@@ -235,14 +235,14 @@ def test_questions_that_were_asked_often_leave_nothing_behind() -> None:
 
 
 def test_one_who_waits_for_a_file_is_taken_once() -> None:
-    book = Lacking()
+    book = MissingFiles()
     book.add("/x", "a")
     assert list(book.take("/x")) == ["a"]
     assert list(book.take("/x")) == []
 
 
 def test_several_who_wait_for_a_file_are_taken_together() -> None:
-    book = Lacking()
+    book = MissingFiles()
     for work_id in "abc":
         book.add("/x", work_id)
     book.drop("/x", "b")
@@ -251,7 +251,7 @@ def test_several_who_wait_for_a_file_are_taken_together() -> None:
 
 
 def test_a_file_nobody_waits_for_any_more_is_forgotten() -> None:
-    book = Lacking()
+    book = MissingFiles()
     for work_id in "ab":
         book.add("/x", work_id)
     book.add("/y", "c")
@@ -262,14 +262,14 @@ def test_a_file_nobody_waits_for_any_more_is_forgotten() -> None:
 
 
 def test_another_than_the_one_who_waits_changes_nothing() -> None:
-    book = Lacking()
+    book = MissingFiles()
     book.add("/x", "a")
     book.drop("/x", "b")
     assert list(book.take("/x")) == ["a"]
 
 
 def test_only_what_was_made_since_the_oldest_question_is_remembered() -> None:
-    book = Lacking()
+    book = MissingFiles()
     for number in range(1, 5 * FEW):
         book.note(f"/{number}", number, lambda: number - 10)  # noqa: B023 (it is called at once)
     assert len(book.made) <= FEW + 11

@@ -432,7 +432,7 @@ def test_who_starts_nothing_tells_what_holds_work_back_for_everybody() -> None:
     one.serve(False)
     one.finish("a")
     assert other.why("b", is_started=False).reason == "not_started"
-    assert other.why("b").details == "no process that has the queue open runs work"
+    assert other.why("b").details == "no process that has the queue open runs units"
 
 
 # work that kills its workers --------------------------------------------------------------------------------

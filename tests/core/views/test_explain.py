@@ -422,7 +422,11 @@ def test_a_place_kept_for_older_work_is_explained() -> None:
     bench.submit("both", services=["one", "two"])
     bench.submit("a", services=["one"])
     why = bench.why("a")
-    assert (why.reason, why.details, why.service) == ("concurrency", "a place is kept for older work", "one")
+    assert (why.reason, why.details, why.service) == (
+        "concurrency",
+        "a slot is held for an older unit",
+        "one",
+    )
 
 
 def test_work_that_nothing_holds_back_starts_next() -> None:

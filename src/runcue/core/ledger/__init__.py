@@ -1,1 +1,1 @@
-"""The live work and everything that hangs on it."""
+"""The live units, and everything that is counted, reserved or scheduled for them."""

@@ -12,7 +12,7 @@ from runcue.core.schedule.plan import TurnReader
 
 
 class Ages:
-    """Pending units by age. With `is_noted` in a heap; a library knows their order by itself."""
+    """Pending units by age: in a heap if `is_noted`; a shared store finds the oldest by itself."""
 
     __slots__ = ("_by_age", "_is_noted", "_turn", "_working")
 
@@ -23,7 +23,7 @@ class Ages:
         self._by_age: list[tuple[int, str]] = []
 
     def note(self, record: Record) -> None:
-        """That unit became pending."""
+        """Note that this unit became pending."""
         if self._is_noted:
             by_age, records = self._by_age, self._working.records
             heappush(by_age, (record.seq, record.id))
@@ -31,16 +31,17 @@ class Ages:
                 by_age[:] = sorted((one.seq, one.id) for one in records.values() if not one.token)
 
     def oldest(self) -> Record:
-        """The pending unit that was submitted first; there is some."""
+        """The pending unit that was submitted first. At least one unit must be pending."""
         if self._turn.reader is not None:
-            return self._oldest_of(self._turn.reader)
+            return self._oldest_stored(self._turn.reader)
         while True:
             seq, work_id = heappop(self._by_age)
             record = self._working.records.get(work_id)
             if record is not None and record.seq == seq and not record.token:
                 return record
 
-    def _oldest_of(self, reader: TurnReader) -> Record:
+    def _oldest_stored(self, reader: TurnReader) -> Record:
+        """The oldest of the units that this turn made pending and of the stored ones that it has not changed."""
         written = self._turn.plan.records
         fresh = [record for record in written.values() if record.state is WorkState.PENDING]
         after, page = 0, reader.oldest(0, PAGE)

@@ -1,4 +1,4 @@
-"""Items that other processes left and that are to be answered: whose they are, and where the answer goes."""
+"""Which process waits for the answer to an item, and where that answer goes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runcue.core.schedule.plan import Item, Post, Ref
 
 
 class Answers:
-    """Replies on their way to whoever waits for them."""
+    """The items whose answer another process waits for, with the process, its post and the place in the post."""
 
     __slots__ = ("_refs", "_turn")
 
@@ -19,7 +19,7 @@ class Answers:
         self._refs: dict[Item, tuple[str, int, int]] = {}
 
     def expect(self, post: Post, place: int) -> None:
-        """Somebody waits for the answer to the item at that place of a post."""
+        """The process that left this post waits for the answer to the item at that place of it."""
         self._refs[post.items[place]] = post.worker, post.number, place
 
     def is_expected(self, item: Item) -> bool:
@@ -31,19 +31,19 @@ class Answers:
         return self._refs.get(item, (self._turn.worker,))[0]
 
     def is_at(self, item: Item, worker: str, ref: Ref) -> bool:
-        """True when that item is the one that the worker left there."""
+        """True when that worker left that item, in the post and at the place that `ref` names."""
         return self._refs.get(item) == (worker, *ref)
 
     def drop(self, item: Item) -> None:
-        """Nobody waits for that answer any more."""
+        """Forget the item: no process waits for its answer any more."""
         self._refs.pop(item, None)
 
     def keep(self, items: Iterable[Item]) -> None:
-        """Only these still wait for their answer; all others have it, or get none."""
+        """Forget all items but these, which are still to be answered."""
         self._refs = {item: self._refs[item] for item in items if item in self._refs}
 
     def reply(self, item: Item, answer: Any) -> None:
-        """Have whoever asked for that told the answer."""
+        """Send the answer to the process that left the item."""
         turn = self._turn
         worker, *ref = self._refs.pop(item, (turn.worker,))
         plan = turn.plan if worker == turn.worker else turn.plan.part(worker)

@@ -1,8 +1,7 @@
-"""The slots that attempts take up: in services and in workers, and the calls that circuits count.
+"""The slots that attempts take up in services and in workers, and the calls that circuits count.
 
-slots     token → lane, for everything whose code still runs, overdue code included
-runners   token → the worker that runs it, where several processes share the queue
-overdue   attempts that no longer count but whose code still runs
+An attempt that was given up (it ran out of time, or was cancelled) is *overdue* while its code still runs: its answer
+no longer counts, and it keeps its slots.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from runcue.core.schedule.ready import Ready
 
 
 class CircuitCall(NamedTuple):
-    """A call that a circuit counts; `epoch` tells whether the circuit has changed since."""
+    """A call that a circuit counts; its answer counts while the circuit is in the same `epoch`."""
 
     service: Service
     breaker: Breaker
@@ -30,7 +29,7 @@ class CircuitCall(NamedTuple):
 
 
 class Capacity:
-    """Slots, and who has them."""
+    """Which attempts have slots, in which services and workers."""
 
     __slots__ = ("_calls", "_fleet", "_notices", "_overdue", "_ready", "_runners", "_slots", "_turn")
 
@@ -40,8 +39,11 @@ class Capacity:
         self._fleet = fleet
         self._notices = notices
         self._slots: dict[int, Lane] = {}
+        """The lane of each attempt, by token, as long as its code runs."""
         self._runners: dict[int, Member] = {}
+        """The worker that runs an attempt, where several processes share the queue."""
         self._overdue: dict[int, str] = {}
+        """The units of overdue attempts."""
         self._calls: dict[int, list[CircuitCall]] = {}
 
     # looking ------------------------------------------------------------------------------------------------
@@ -55,16 +57,15 @@ class Capacity:
         return self._slots.values()
 
     def overdue(self, token: int) -> str | None:
-        """The unit of an attempt that was given up and whose code still runs."""
+        """The unit of that attempt, if the attempt is overdue."""
         return self._overdue.get(token)
 
     def overdue_attempt_of(self, work_id: str) -> int | None:
-        """The last attempt of that unit that was given up and whose code still runs."""
-        tokens = [token for token, one in self._overdue.items() if one == work_id]
-        return tokens[-1] if tokens else None
+        """The last overdue attempt of that unit, if it has one."""
+        return next((token for token, one in reversed(self._overdue.items()) if one == work_id), None)
 
     def run_by(self, member: Member) -> list[int]:
-        """The attempts that run there."""
+        """The attempts that this worker runs."""
         return [token for token, runner in self._runners.items() if runner is member]
 
     def are_calls_counted(self) -> bool:
@@ -74,13 +75,13 @@ class Capacity:
     # taking -------------------------------------------------------------------------------------------------
 
     def take(self, token: int, lane: Lane, member: Member | None) -> None:
-        """An attempt starts there; its services have counted it."""
+        """Count a starting attempt in its lane and its worker; the caller counts it in the services."""
         self._slots[token] = lane
         if member is not None:
             self._runners[token] = member
 
     def take_up(self, token: int, lane: Lane, member: Member) -> None:
-        """An attempt from before this ledger runs there: it takes up its slots."""
+        """Count an attempt that started before this process decided, in its services and its worker."""
         self.take(token, lane, member)
         for service in lane.services:
             service.active += 1
@@ -88,7 +89,7 @@ class Capacity:
         member.take(lane.crew.needs, 1)
 
     def count_calls(self, services: Collection[Service], token: int) -> None:
-        """The circuits of these services count that attempt."""
+        """Have the circuits of these services count that attempt."""
         calls = self._calls[token] = []
         for service in services:
             assert service.breaker is not None
@@ -99,7 +100,7 @@ class Capacity:
                 self._ready.wake_service(service, service.breaker.probe_deadline)
 
     def recall_calls(self, token: int, breakers: Iterable[tuple[Service, Breaker]]) -> None:
-        """These circuits counted that attempt before this ledger."""
+        """Note that these circuits counted the attempt before this process decided."""
         calls = [CircuitCall(service, breaker, breaker.epoch) for service, breaker in breakers]
         if calls:
             self._calls[token] = calls
@@ -107,7 +108,7 @@ class Capacity:
     # giving back --------------------------------------------------------------------------------------------
 
     def judge(self, token: int, verdict: bool | None) -> None:
-        """An attempt ended well, badly, or in a way that proves nothing about its services."""
+        """Report to the circuits how an attempt ended: well, badly, or (None) without proving anything."""
         for service, breaker, epoch in self._calls.pop(token, ()):
             if service.breaker is breaker:
                 self._notices.changed(service)
@@ -115,7 +116,7 @@ class Capacity:
                 self._ready.touch(service)
 
     def release(self, token: int) -> Lane | None:
-        """The code of that attempt has ended: its slots are free. The lane it was counted in."""
+        """Free the slots of an attempt whose code has ended. Returns the lane it was counted in."""
         lane = self._slots.pop(token, None)
         if lane is None:
             return None
@@ -130,7 +131,7 @@ class Capacity:
         return lane
 
     def release_good(self, token: int, record: Record) -> Lane:
-        """The same for an attempt that ended well: on the path of every unit. The caller touches the services."""
+        """Free the slots of an attempt that ended well: the fast `release`. The caller touches the services."""
         lane = self._slots.pop(token)
         for service in lane.services:
             service.active -= 1
@@ -143,11 +144,11 @@ class Capacity:
         return lane
 
     def code_ended(self, token: int) -> str | None:
-        """If that attempt was given up, its unit: nothing of it runs any more."""
+        """The code of that attempt has ended: it is overdue no longer. Returns its unit if it was."""
         return self._overdue.pop(token, None)
 
     def stop(self, token: int) -> None:
-        """Have the code of that attempt told to stop, wherever it runs."""
+        """Plan that the process which runs this attempt tells its code to stop."""
         plan, member = self._turn.plan, self._runners.get(token)
         if member is None or member.id == self._turn.worker:
             plan.stop.append(token)
@@ -155,7 +156,7 @@ class Capacity:
             plan.part(member.id).stop.append(token)
 
     def give_up(self, record: Record) -> None:
-        """The attempt of that running unit no longer counts, but its code may still run: its slots stay taken."""
+        """Make the attempt of a running unit overdue: it no longer counts, but keeps its slots."""
         token = record.token
         self._overdue[token] = record.id
         member = self._runners.get(token)
@@ -165,5 +166,5 @@ class Capacity:
             self._fleet.give_up(member, given_up)
 
     def was_given_up(self, token: int, work_id: str) -> None:
-        """That attempt was given up before this ledger, and its code may still run."""
+        """Note an attempt that was overdue before this process decided."""
         self._overdue[token] = work_id

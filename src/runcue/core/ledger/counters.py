@@ -19,7 +19,7 @@ class Counters:
         self.pending = 0
         self.running = 0
         self.blocked = 0
-        """How many of the pending wait for others."""
+        """How many of the pending units wait for other units."""
         self._ended = dict.fromkeys((state for state in WorkState if state.is_final), 0)
         self.seq = 0
         """The number of the newest unit."""
@@ -27,14 +27,14 @@ class Counters:
         """The newest token of an attempt."""
         self._head = NO_HEAD
         self.has_moved = False
-        """True when something has moved since `settle`."""
+        """True when something has moved since the last `settle`."""
         self.moved_at = 0.0
         self.stalled_for = -math.inf
-        """How long nothing had moved when the limits on that were last acted on."""
+        """How long the standstill had lasted when its limits were last acted on."""
 
     @property
     def counts(self) -> dict[WorkState, int]:
-        """How many units there are in each state; of ended ones, how many there ever were."""
+        """How many units are pending and running, and how many have ever come to each final state."""
         return {WorkState.PENDING: self.pending, WorkState.RUNNING: self.running, **self._ended}
 
     @property
@@ -43,7 +43,7 @@ class Counters:
         return self._head
 
     def load(self, head: Head) -> None:
-        """Go on from these counters, which another process may have moved on."""
+        """Go on from the stored counters, which another process may have changed."""
         if (head.pending, head.running, head.seq) != (self.pending, self.running, self.seq):
             self.has_moved = True
         self._head = head
@@ -52,7 +52,7 @@ class Counters:
         self._ended = {COMPLETED: head.completed, FAILED: head.failed, CANCELLED: head.cancelled}
 
     def store(self, now: float, events: int, decider: str | None, wake_at: float | None) -> Head:
-        """The counters as this turn leaves them, with so many more events."""
+        """The counters as this turn leaves them, after emitting so many events."""
         before, ended = self._head, self._ended
         self._head = Head(before.revision, self.seq, self.token, before.told + events, now, self.pending,
                           self.running, ended[COMPLETED], ended[FAILED], ended[CANCELLED], self.blocked, decider,
@@ -62,26 +62,26 @@ class Counters:
     # moves of units -----------------------------------------------------------------------------------------
 
     def accepted(self, amount: int) -> None:
-        """So many new units are pending, with the next numbers."""
+        """Count so many new pending units; they have the next numbers."""
         self.seq += amount
         self.pending += amount
         self.has_moved = True
 
     def started(self, amount: int) -> None:
-        """So many pending units run, with the next tokens."""
+        """Count so many starts; they have the next tokens."""
         self.token += amount
         self.pending -= amount
         self.running += amount
         self.has_moved = True
 
     def returned(self) -> None:
-        """A running unit is pending again."""
+        """Count a running unit as pending again."""
         self.running -= 1
         self.pending += 1
         self.has_moved = True
 
     def ended(self, state: WorkState, *, was_running: bool, amount: int = 1) -> None:
-        """So many units have come to this final state."""
+        """Count so many units that have come to this final state."""
         self._ended[state] += amount
         if was_running:
             self.running -= amount
@@ -90,31 +90,31 @@ class Counters:
         self.has_moved = True
 
     def revived(self, state: WorkState) -> int:
-        """A unit that had come to that final state is pending again: its new number."""
+        """Count a unit of that final state as pending again. Returns its new number."""
         self._ended[state] -= 1
         self.accepted(1)
         return self.seq
 
     def purged(self, state: WorkState) -> None:
-        """A unit that had come to that final state is gone without a trace."""
+        """Count a unit of that final state no longer: it was deleted."""
         self._ended[state] -= 1
 
     def became_blocked(self) -> None:
-        """One more pending unit waits for others."""
+        """Count one more pending unit that waits for others."""
         self.blocked += 1
 
     def became_unblocked(self) -> None:
-        """One pending unit less waits for others."""
+        """Count one pending unit less that waits for others."""
         self.blocked -= 1
 
     # progress -----------------------------------------------------------------------------------------------
 
     def note_progress(self) -> None:
-        """Something moved that is counted nowhere."""
+        """Note progress that no count shows: a unit whose time has come."""
         self.has_moved = True
 
     def settle(self, now: float) -> bool:
-        """True when something has moved since the last call: a standstill begins anew, now."""
+        """True when something has moved since the last call: then a standstill can begin now at the earliest."""
         if self.has_moved:
             self.has_moved = False
             self.restart_stall(now)
@@ -122,9 +122,9 @@ class Counters:
         return False
 
     def restart_stall(self, now: float) -> None:
-        """A standstill begins now at the earliest."""
+        """Measure a standstill from now on."""
         self.moved_at, self.stalled_for = now, -math.inf
 
     def note_stall(self, seconds: float) -> None:
-        """The limits on a standstill were acted on when it had lasted that long."""
+        """Note that the limits on a standstill were acted on when it had lasted that long."""
         self.stalled_for = seconds

@@ -1,4 +1,4 @@
-"""The turn under way: its time, its plan, where to read more, and for which process something is decided."""
+"""The turn under way: its time, its plan, where to read more, and which process brought what is being decided."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runcue.core.schedule.plan import Plan, TurnReader
 
 
 class CurrentTurn:
-    """What every part of the ledger needs of the present turn."""
+    """What every part of the ledger needs to know of the turn."""
 
     __slots__ = ("now", "origin", "plan", "reader", "wall", "worker")
 
@@ -18,26 +18,26 @@ class CurrentTurn:
         self.worker = worker
         """This process."""
         self.origin = worker
-        """The process that brought what is being decided: its callbacks and its log hear of it."""
+        """The process that brought what is being decided: it gets the events of it."""
         self.begin(0.0, 0.0)
 
     def begin(self, now: float, wall: float, reader: TurnReader | None = None) -> None:
-        """A turn begins at this moment, with an empty plan."""
+        """Begin a turn at this moment, with an empty plan."""
         self.now, self.wall = now, wall
         self.plan = Plan()
         self.reader = reader
-        """Where to read records that are not loaded; None for a store that nobody shares."""
+        """Where to read records that are not loaded; None where all of them are."""
 
     def act_for(self, worker: str) -> None:
-        """What is decided from now on was brought by that process."""
+        """Attribute what is decided from now on to that process."""
         self.origin = worker
 
     def act_for_itself(self) -> None:
-        """What is decided from now on was brought by this process."""
+        """Attribute what is decided from now on to this process."""
         self.origin = self.worker
 
     def attribute(self, amount: int) -> None:
-        """So many events that are about to be added are for whoever brought them about."""
+        """Address the next so many events of the plan to the process that brought them about."""
         if self.origin != self.worker:
             plan = self.plan
             places = range(len(plan.events), len(plan.events) + amount)
@@ -46,14 +46,13 @@ class CurrentTurn:
     def emit(
         self, type: str, record: Record | None = None, exception: BaseException | None = None, **data: Any
     ) -> None:
-        """Publish an event once the turn is committed. An exception goes to callbacks, and is not stored."""
-        told = EventDraft(type, self.now, record, data or None)
+        """Plan an event, which is published once the turn is committed. An exception is handed on and not stored."""
+        draft = EventDraft(type, self.now, record, data or None)
         plan = self.plan
-        if self.origin != self.worker:
-            plan.foreign[len(plan.events)] = self.origin
+        self.attribute(1)
         if exception is not None:
             plan.errors[len(plan.events)] = exception
-        if is_final(told):
-            plan.finals[len(plan.events)] = told
-        plan.events.append(told)
+        if is_final(draft):
+            plan.finals[len(plan.events)] = draft
+        plan.events.append(draft)
         plan.is_notable = True

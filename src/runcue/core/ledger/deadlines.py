@@ -1,7 +1,7 @@
-"""The moments at which somebody has to look at pending work, whatever else happens to it.
+"""When a pending unit is due by its own times, and when its time limits on waiting are reached.
 
-They follow from the record and the settings alone; the next of them is in the record (`watch_at`), so that a
-store can find what is due. A start ends them all, and becoming pending again begins them anew.
+Both follow from the record and the settings alone. The next limit is in the record (`watch_at`), so that a store can
+find the units that have reached one. A start ends all limits; they begin anew when the unit becomes pending again.
 """
 
 from __future__ import annotations
@@ -18,25 +18,37 @@ DEPENDENCY, THROTTLE = "dependency_timeout", "throttle_timeout"
 WARNING, TIMEOUT = "pending_warning", "pending_timeout"
 
 
+def is_before_run_at(record: Record, wall: float) -> bool:
+    """True while its `run_at` is to come. A unit that was started was due, even if the clock was set back."""
+    return record.started_at is None and (record.spec.run_at or 0) > wall
+
+
+def due_at(record: Record, now: float, wall: float) -> float:
+    """When the retry, the delay and the `run_at` of a unit let it start, as queue time."""
+    spec = record.spec
+    at = max(record.created_at + (spec.delay or 0), record.next_retry_at or 0)
+    return (
+        max(at, now + (spec.run_at - wall)) if spec.run_at is not None and record.started_at is None else at
+    )
+
+
 def deadlines(record: Record, settings: Settings, now: float, wall: float) -> Iterator[tuple[float, str]]:
-    """Every moment that matters to that pending work, with what it is."""
+    """Every time limit of a pending unit: when it is reached, and which one it is."""
     spec = record.spec
     if spec.dependency_timeout is not None and spec.depends_on and record.started_at is None:
         yield record.since + spec.dependency_timeout, DEPENDENCY
     if record.throttled_since is not None:
         yield record.throttled_since + settings.throttle_timeout, THROTTLE
     if settings.pending_warn_after is not None or settings.pending_timeout is not None:
-        base = max(record.since, record.created_at + (spec.delay or 0), record.next_retry_at or 0)
-        if spec.run_at is not None and record.started_at is None:
-            base = max(base, now + spec.run_at - wall)
+        since = max(record.since, due_at(record, now, wall))
         if settings.pending_warn_after is not None:
-            yield base + settings.pending_warn_after, WARNING
+            yield since + settings.pending_warn_after, WARNING
         if settings.pending_timeout is not None:
-            yield base + settings.pending_timeout, TIMEOUT
+            yield since + settings.pending_timeout, TIMEOUT
 
 
 def armed(record: Record, settings: Settings, now: float, wall: float, after: float = -math.inf) -> Record:
-    """The same work with its next moment after `after`, if it has one."""
+    """The record of a unit with its next time limit after `after` as `watch_at`."""
     at = None
     if record.state is WorkState.PENDING:
         times = (at for at, _ in deadlines(record, settings, now, wall))

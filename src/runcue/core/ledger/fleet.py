@@ -1,14 +1,13 @@
-"""The processes that run work, as whoever decides sees them: who may run what, and whose room is used.
+"""The worker processes, as the deciding process sees them: which units each may run, and how much room each has.
 
-A worker has room for so many attempts in all, in threads and in its process pool. Work of a lane is run by its crew:
-the workers that know its task, serve its queue and are started. A crew has room when one of them has, and is parked
-at like any service (schedule/ready.py). Each start goes to the least loaded of those with room, and among equals to
-the one that has waited longest. Units of short tasks stay with whoever decides (`Fleet.keep`): to hand one to another
-worker would take longer than to run it.
+A worker has room for a number of attempts in all, in threads and in its process pool. The units of a lane are run by
+its *crew*: the workers that registered the task, serve the queue and are started. A crew has room when one of its
+members has, and lanes are parked at it like at any service (schedule/ready.py). Each start goes to the least loaded
+member with room, and among equals to the one whose last start is the longest ago. Units of short tasks stay with the
+deciding process (`Fleet.keep`): to hand one to another worker would take longer than to run it.
 
-What a worker was given and has not read after a while is taken back for others (`TurnReader.take_back`), which costs
-no attempt: the worker is stuck or stopped, and is given nothing more until it says something. What it has begun stays
-with it.
+A start that its worker has not read after a while is taken back (`TurnReader.take_back`), which uses up no attempt.
+Such a worker is *stuck* and gets no starts until it leaves a post. It goes on with what it has begun.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from runcue.core.limits.service import UNLIMITED, Blocked, Limits, Service
 from runcue.core.model.state import Overdue, Worker
 
 LATELY = 1.0
-"""Seconds for which a worker that said something passes for awake."""
+"""Seconds for which a worker counts as responsive after each post it leaves."""
 HERE = "#running"
-"""Everything that runs in one process, where that is limited: each attempt takes up some of it."""
+"""The implicit service that every attempt uses: how many attempts one process may have at once."""
 UNREAD = 1.0
-"""Seconds after which what a worker was given and has not read is taken back."""
+"""Seconds after which a start that its worker has not read is taken back."""
 
 
 class Member:
-    """One worker: what it takes up, and since when it may not have read what it was given."""
+    """One worker: what its attempts take up, and since when it may not have read its letters."""
 
     __slots__ = ("crews", "given_at", "heard_at", "is_stuck", "overdue", "unread_since", "used", "worker")
 
@@ -40,51 +39,51 @@ class Member:
         self.used: dict[str, int] = {}
         self.crews: list[Crew] = []
         self.given_at = 0.0
-        """When it was last given something."""
+        """When it was last left a letter."""
         self.heard_at = -float("inf")
-        """When it last left something for whoever decides."""
+        """When it last left a post."""
         self.unread_since: float | None = None
-        """When it was given something, if nothing was heard of it since."""
+        """When it was left the first letter since its last post."""
         self.is_stuck = False
-        """True when it left that unread, and nothing was heard of it since."""
+        """True when it did not read that letter in time, and has left no post since."""
         self.overdue: dict[int, Overdue] = {}
-        """Attempts of it that were given up and whose code still runs, by token."""
+        """Its attempts that were given up and whose code still runs, by token."""
 
     @property
     def id(self) -> str:
-        """Its name."""
+        """The id of the worker."""
         return self.worker.id
 
     def room(self, needs: tuple[str, ...]) -> int:
-        """How many more attempts that need this it can have."""
+        """How many more attempts with these needs it can have."""
         room, used = self.worker.room, self.used
         return min((room[need] - used.get(need, 0) for need in needs if need in room), default=UNLIMITED)
 
     def most(self, needs: tuple[str, ...]) -> int:
-        """How many attempts that need this it can have in all."""
+        """How many attempts with these needs it can have in all."""
         room = self.worker.room
         return min((room[need] for need in needs if need in room), default=UNLIMITED)
 
     def load(self, needs: tuple[str, ...]) -> float:
-        """How much of its room is used, of what is used most; where there is no limit, how many attempts it has."""
+        """The share of its scarcest room that is used; without any limit, how many attempts it has."""
         room, used = self.worker.room, self.used
         shares = [used.get(need, 0) / room[need] if room[need] else 1.0 for need in needs if need in room]
         return max(shares) if shares else float(used.get(HERE, 0))
 
     def take(self, needs: tuple[str, ...], amount: int) -> None:
-        """So many attempts more, or fewer, that need this."""
+        """Count so many more (or fewer) attempts with these needs."""
         for need in needs:
             self.used[need] = self.used.get(need, 0) + amount
 
     def may_run(self, task: str, queue: str) -> bool:
-        """True when it is started, serves that queue and knows that task."""
+        """True when it is started, serves that queue and has a handler for that task."""
         worker = self.worker
         is_served = worker.queues is None or queue in worker.queues
         return worker.is_serving and is_served and task in worker.tasks
 
 
 class Crew(Service):
-    """Those who may run the work of some lanes. It has room when one of them has."""
+    """The workers that may run the units of some lanes: a service that has room when one of them has."""
 
     __slots__ = ("keeper", "members", "needs", "queue", "task")
 
@@ -95,10 +94,10 @@ class Crew(Service):
         self.needs = needs
         self.members: list[Member] = []
         self.keeper: Member | None = None
-        """The one that gets all starts, while there is such a one."""
+        """The member that gets all starts, if there is such a one."""
 
     def room(self, now: float) -> int:
-        """How many starts all of them together can take now."""
+        """How many starts all members together can take now."""
         needs = self.needs
         if self.keeper is not None:
             return max(0, self.keeper.room(needs))
@@ -115,7 +114,7 @@ class Crew(Service):
         return min(total, UNLIMITED)
 
     def assign(self, amount: int, now: float) -> list[Member]:
-        """Who gets each of so many starts; there is room for them."""
+        """The member that gets each of so many starts. The crew has room for them."""
         needs, members = self.needs, self.members
         only = members[0] if len(members) == 1 else self.keeper
         if only is not None:
@@ -139,19 +138,18 @@ class Crew(Service):
         return chosen
 
     def scarce(self) -> tuple[str, int, int]:
-        """What they have too little of (the name of a need), how much of it is used and how much there is in all."""
+        """The need that the members lack room for, how much of that room is used, and how much there is."""
         members = self.members if self.keeper is None else [self.keeper]
-        limited = [need for need in self.needs if any(need in one.worker.room for one in members)]
-
-        def counted(need: str) -> tuple[int, int]:
-            those = [one for one in members if need in one.worker.room]
-            return sum(one.used.get(need, 0) for one in those), sum(one.worker.room[need] for one in those)
-
-        full = [need for need in limited if counted(need)[0] >= counted(need)[1]] or limited or [""]
-        return (full[0], *counted(full[0])) if limited else ("", 0, 0)
+        found = []
+        for need in self.needs:
+            limited = [one for one in members if need in one.worker.room]
+            if limited:
+                used = sum(one.used.get(need, 0) for one in limited)
+                found.append((need, used, sum(one.worker.room[need] for one in limited)))
+        return next((one for one in found if one[1] >= one[2]), found[0] if found else ("", 0, 0))
 
     def blocked(self, now: float, cost: Cost = ()) -> Blocked | None:
-        """Why none of them can take a start; None when one can."""
+        """Why no member can take a start; None when one can."""
         if self.room(now) > 0:
             return None
         if not self.members:
@@ -168,12 +166,12 @@ class Fleet:
         self._crews: dict[tuple[str, str, tuple[str, ...]], Crew] = {}
         self._touch = touch
         self._kept: tuple[frozenset[str], Member | None] = frozenset(), None
-        """Short tasks, and who runs their units."""
+        """Short tasks, and the worker that runs their units."""
         self.changed: dict[Member, None] = {}
-        """Those of whom something is to be written."""
+        """The members whose row has to be written with this turn."""
 
     def crew(self, task: str, queue: str, needs: tuple[str, ...]) -> Crew:
-        """Those who may run work of that task and queue, which takes up this in its process."""
+        """The crew for the units of that task and queue, whose attempts have these needs."""
         key = task, queue, needs
         crew = self._crews.get(key)
         if crew is None:
@@ -182,7 +180,7 @@ class Fleet:
         return crew
 
     def keep(self, tasks: frozenset[str], keeper: Member | None) -> None:
-        """From now on that worker gets all units of these tasks that it may run, and of no others."""
+        """Give that worker all units of these tasks that it may run, and of no others, from now on."""
         if (tasks, keeper) != self._kept:
             self._kept = tasks, keeper
             for crew in self._crews.values():
@@ -194,7 +192,7 @@ class Fleet:
         self._touch(crew)
 
     def drop_crews(self, used: Iterable[Crew | None]) -> None:
-        """Forget the crews that are none of these: they have no lane any more."""
+        """Forget all crews but these: they have no lane any more."""
         kept = set(used)
         for key, crew in list(self._crews.items()):
             if crew not in kept:
@@ -203,7 +201,7 @@ class Fleet:
                     member.crews.remove(crew)
 
     def join(self, worker: Worker) -> Member:
-        """That worker is here, or tells something else of itself than before."""
+        """Add a worker, or take in what has changed about it."""
         member = self.members.get(worker.id)
         if member is None:
             member = self.members[worker.id] = Member(worker)
@@ -215,7 +213,7 @@ class Fleet:
         return member
 
     def leave(self, worker_id: str) -> None:
-        """That worker is gone."""
+        """Remove a worker."""
         self.changed.pop(self.members.pop(worker_id), None)
         for crew in self._crews.values():
             self._gather(crew)
@@ -230,13 +228,13 @@ class Fleet:
         self._appoint(crew)
 
     def free(self, member: Member, needs: tuple[str, ...]) -> None:
-        """An attempt of that worker has ended: there is room in its place."""
+        """An attempt of that worker has ended: its crews have room again."""
         member.take(needs, -1)
         for crew in member.crews:
             self._touch(crew)
 
     def heard_of(self, worker_id: str, now: float) -> None:
-        """That worker said something: it is not stuck."""
+        """That worker left a post: it is not stuck."""
         member = self.members.get(worker_id)
         if member is not None:
             member.heard_at = now
@@ -247,16 +245,16 @@ class Fleet:
                     self._touch(crew)
 
     def given(self, worker_id: str, now: float) -> None:
-        """That worker was left something to read."""
+        """That worker is left a letter with this turn."""
         member = self.members[worker_id]
         member.given_at = now
         if member.unread_since is None:
             member.unread_since = now
 
     def judge(self, task: str, kinds: tuple[str, ...], first: str) -> str | None:
-        """Who is asked about work of that task: `first`, if it can be, else who was given nothing for longest.
+        """The worker whose callbacks are called for units of that task: `first` if it can, else the least busy.
 
-        Those who have the callbacks are asked; only if nobody who runs work has them, whoever knows the task.
+        Workers that have all these callbacks come first; if there are none, workers that have the task.
         """
         known = [one for one in self.serving() if task in one.worker.tasks]
         able = [one for one in known if set(kinds) <= {*one.worker.callbacks}] or known
@@ -267,24 +265,24 @@ class Fleet:
         return None if chosen is None else chosen.id
 
     def unread(self, now: float) -> list[Member]:
-        """Those of whom nothing was heard for so long that what they have not read is to be taken back."""
+        """The workers that have left their letters unread for so long that starts have to be taken back."""
         return [
             member for member in self.members.values()
             if member.unread_since is not None and now - member.unread_since >= UNREAD
         ]  # fmt: skip
 
     def wakes_at(self) -> float:
-        """When that is next the case, if nothing is heard of anybody."""
+        """When starts have to be taken back next, if no worker leaves a post until then."""
         since = [one.unread_since for one in self.members.values() if one.unread_since is not None]
         return min(since, default=float("inf")) + UNREAD
 
     def give_up(self, member: Member, overdue: Overdue) -> None:
-        """An attempt of that worker no longer counts, and its code still runs."""
+        """Note that an attempt of that worker is overdue."""
         member.overdue[overdue.token] = overdue
         self._overdue_changed(member)
 
     def ended(self, member: Member, token: int) -> None:
-        """It has ended."""
+        """The code of an attempt of that worker has ended: if it was overdue, it no longer is."""
         if member.overdue.pop(token, None) is not None:
             self._overdue_changed(member)
 
@@ -293,8 +291,10 @@ class Fleet:
         self.changed[member] = None
 
     def successor(self, decider: str, now: float) -> str | None:
-        """Who had better decide than a process that runs nothing itself: one that runs work and was heard of lately.
-        None when there is none, or when the process runs work."""
+        """The worker that should decide instead of a process that runs no units: the one that left the last post.
+
+        None when the process runs units itself, or when no worker left a post lately.
+        """
         member = self.members.get(decider)
         if member is None or member.worker.is_serving:
             return None
@@ -302,5 +302,5 @@ class Fleet:
         return max(able, key=lambda one: one.heard_at).id if able else None
 
     def serving(self) -> Iterable[Member]:
-        """Those that run work."""
+        """The workers that are started."""
         return (member for member in self.members.values() if member.worker.is_serving)

@@ -1,7 +1,8 @@
 """Starts that rates and quantities have granted: whether their handlers were entered, and what they use.
 
-A start counts from when its handler was entered. Until then it counts as "now", and whoever decides next counts it
-from the latest moment at which it may still begin (`counted_at`).
+A start counts in the windows of a rate from when its handler was entered. Until then it counts as "now". What is
+stored of it is the latest moment at which it may still begin (`counted_at`): the next process that decides counts
+from there, which is never too early.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from runcue.core.schedule.plan import Entry
 from runcue.core.schedule.ready import Ready
 
 SAFE = 2.0
-"""How much longer than it usually takes a call may take to begin."""
+"""A call may take this many times as long to begin as it took lately."""
 HALF_LIFE = 10.0
 """Seconds after which half of a delay that did not happen again is forgotten."""
 
 
 class Granted(NamedTuple):
-    """Services with a rate that granted a start, when they did, and from when on whoever decides next counts it."""
+    """The services with a rate that granted a start, when they did, and from when the stored grant counts."""
 
     services: list[Service]
     at: float
@@ -43,7 +44,7 @@ class Grants:
                  "_was_late_at")  # fmt: skip
 
     def __init__(self, turn: CurrentTurn, ready: Ready, *, is_stored: bool) -> None:
-        """`is_stored` says that other processes may decide next, and have to know what was granted."""
+        """`is_stored` says that other processes may decide later, so that grants have to be stored for them."""
         self._turn = turn
         self._ready = ready
         self._is_stored = is_stored
@@ -51,17 +52,17 @@ class Grants:
         self._spending: dict[int, Spending] = {}
         """What running attempts have reserved or used of quantities."""
         self._lag = self._lagged_at = 0.0
-        """How long it took from a grant to the handler at most, lately: a slow disk or a busy loop takes its time."""
+        """The longest time from a grant to its handler lately: a slow disk or a busy loop makes it long."""
         self._was_late_at = -math.inf
         self._unrecalled: list[Service] = []
-        """Services that are watched since this turn: what was started before is not counted yet."""
+        """Services that are new since the last turn: starts that other processes granted are not counted yet."""
         if is_stored:
             ready.services.on_new = self._unrecalled.append
 
     # granting -----------------------------------------------------------------------------------------------
 
     def grant(self, services: list[Service], records: list[Record]) -> Granted:
-        """Starts of these units are granted by these services, which have rates."""
+        """Grant the starts of these units under the rates of these services."""
         now = self._turn.now
         granted = Granted(services, now, now + self._slack(services))
         if self._is_stored:
@@ -72,20 +73,20 @@ class Grants:
         return granted
 
     def add(self, token: int, granted: Granted) -> None:
-        """The start with that token is one of those; its handler was not entered yet."""
+        """Note the token of a granted start. Its handler was not entered yet."""
         self._unentered[token] = granted
 
     @property
     def _usual_lag(self) -> float:
-        """How long a call has to be given to begin, by what was seen lately."""
+        """How long a call takes to begin, by what was seen lately."""
         return self._lag * 2.0 ** ((self._lagged_at - self._turn.now) / HALF_LIFE) if self._lag else 0.0
 
     def _slack(self, services: list[Service]) -> float:
-        """How long after its grant a call may begin. It has to be possible, or nothing would ever begin."""
+        """How long after its grant a call may begin. If calls could not make it, nothing would ever begin."""
         return max(min(service.slack for service in services), SAFE * self._usual_lag)
 
     def recall_starts(self) -> None:
-        """Count what was started before its service was watched here: read at once for all of them."""
+        """Count the stored grants of services that are new here, all read at once."""
         if not self._unrecalled:
             return
         services = {service.name: service for service in self._unrecalled if service.reach}
@@ -102,7 +103,7 @@ class Grants:
     # entering -----------------------------------------------------------------------------------------------
 
     def entered(self, entries: list[Entry]) -> None:
-        """Granted starts entered their handlers: their windows count from then on."""
+        """Granted starts have entered their handlers: windows count them from there."""
         touched: list[Service] = []
         longest = 0.0
         for token, at, began in entries:
@@ -121,7 +122,7 @@ class Grants:
             self._lag, self._lagged_at = longest, self._turn.now
 
     def was_late(self, token: int) -> None:
-        """A call could not begin in time: the next are given more, up to what this one would have needed."""
+        """A call could not begin in time: allow the next ones more time, up to what this one would have needed."""
         now = self._turn.now
         if token in self._unentered and self._was_late_at < now:
             self._was_late_at = now
@@ -130,17 +131,17 @@ class Grants:
             self._lag, self._lagged_at = min(enough, max(self._usual_lag, now - granted_at)), now
 
     def are_any(self) -> bool:
-        """True while an attempt has something that was granted and may have to be settled."""
+        """True while an attempt has a grant that may have to be settled when it ends."""
         return bool(self._unentered or self._spending)
 
     def ended(self, token: int, work_id: str) -> None:
-        """The code of that attempt has ended. If it was never entered, nothing of the grant was used."""
+        """The code of that attempt has ended. If its handler was never entered, the grant is given back."""
         if token in self._unentered:
             self._give_back(token, work_id)
         self._spending.pop(token, None)
 
     def lost(self, token: int) -> None:
-        """Nobody will hear when that attempt began: it counts as begun as late as it may have."""
+        """It will never be known when that attempt began: count it from the latest moment at which it may have."""
         services, _, counted_at = self._unentered.pop(token, NOT_RATED)
         for service in services:
             service.entered(counted_at)
@@ -148,7 +149,7 @@ class Grants:
             self._spending[token].enter(counted_at)
 
     def _give_back(self, token: int, work_id: str) -> None:
-        """It was never called: what was granted was not used, and whoever decides next counts one less."""
+        """The handler was never entered: give its grant back, and store that the grant does not count."""
         services, _, counted_at = self._unentered.pop(token)
         spending = self._spending.get(token)
         for service in services:
@@ -164,7 +165,7 @@ class Grants:
     # quantities ---------------------------------------------------------------------------------------------
 
     def reserve(self, record: Record, token: int, lane: Lane, granted: Granted) -> None:
-        """A start is granted: what it is expected to use of each quantity is taken from here on."""
+        """Reserve what a granted start is expected to use of each quantity."""
         metered = tuple(service for service in granted.services if service.meters)
         spending = self._spending[token] = Spending(metered, {}, granted.counted_at, work_id=record.id)
         for name, amount in record.spec.cost:
@@ -173,18 +174,18 @@ class Grants:
             self._store_use(spending, name, spending.settle(name, amount))
 
     def recall(self, record: Record, lane: Lane) -> None:
-        """An attempt from before this ledger goes on: what it reserved is counted, and it may say it used more."""
+        """Read what was counted for an attempt from before this process decided, so that it can be settled."""
         metered = tuple(service for service in lane.services if service.meters)
         if metered:
             assert self._turn.reader is not None
             at = self._turn.now if record.started_at is None else record.started_at
             counted: dict[str, float] = {}
-            for service in metered:  # what one charge changes is the same for all of them
+            for service in metered:  # an attempt uses as much of a quantity in each of its services
                 counted |= self._turn.reader.spent(record.id, service.name, at)
             self._spending[record.token] = Spending(metered, counted, at, at, True, record.id)
 
     def charge(self, token: int, amounts: dict[str, float]) -> None:
-        """A running attempt says what it has really used so far: that counts from when it was entered."""
+        """A running attempt reports what it has really used so far: count that instead of what was expected."""
         spending = self._spending.get(token)
         if spending is None:
             return
@@ -194,7 +195,7 @@ class Grants:
             self._ready.touch(service)
 
     def _store_use(self, spending: Spending, name: str, more: float) -> None:
-        """Have whoever decides next count that much more of a quantity."""
+        """Store that so much more of a quantity was granted."""
         if more and self._is_stored:
             self._turn.plan.grants += [
                 Grant(service.name, spending.counted_at, more, name, spending.work_id)
@@ -203,9 +204,9 @@ class Grants:
             ]
 
     def observe(self, lane: Lane, name: str | None, left: Sequence[tuple[str, float, float]]) -> None:
-        """The far side of a running attempt said what it will still take, and for how long that holds.
+        """A remote service told a running attempt how much it will still accept, and for how long that holds.
 
-        Calls that are under way here and that it may not have seen yet are taken off.
+        The calls under way that it may not have seen yet are subtracted.
         """
         now = self._turn.now
         named = [one for one in lane.services if name is not None and name in (one.name, one.base)]

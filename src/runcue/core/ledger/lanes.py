@@ -1,4 +1,4 @@
-"""Which rules hold for a unit, and which lane it belongs to by them."""
+"""The rules that tasks were declared with, and the lane that each unit belongs to by them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,15 @@ from runcue.core.schedule.lane import Lane
 from runcue.core.schedule.line import Line
 from runcue.core.schedule.ready import Ready
 
-NOBODY = Spec("", "", b"", ())
+NO_SPEC = Spec("", "", b"", ())
+NO_RULE = Rule(Retry())
 
 
 class Lanes:
-    """The rules of all tasks that are known, and the lanes that follow from them."""
+    """The rules of all known tasks, and the lanes that follow from them."""
 
-    __slots__ = (
-        "_fleet",
-        "_last_lane",
-        "_last_spec",
-        "_looked_through",
-        "_ready",
-        "_records",
-        "rules",
-        "settings",
-    )
+    __slots__ = ("_fleet", "_known", "_last_lane", "_last_spec", "_ready", "_records", "rules",
+                 "settings")  # fmt: skip
 
     def __init__(
         self,
@@ -43,50 +36,45 @@ class Lanes:
         self._records = records
         self._ready = ready
         self._fleet = fleet
-        self._last_spec = NOBODY
+        self._last_spec = NO_SPEC
         self._last_lane: Lane
-        self._looked_through = (0, 0)
+        self._known = (0, 0)
+        """How many tasks and services were known when `have_changed` was last asked."""
 
     # rules --------------------------------------------------------------------------------------------------
 
     def declare(self, rules: dict[str, Rule]) -> None:
-        """These rules hold for their tasks from now on."""
+        """Replace the rules of these tasks."""
         self.rules.update(rules)
 
+    def rule_of(self, task: str) -> Rule:
+        """The rule of a task; an empty one for a task that no process has declared."""
+        return self.rules.get(task, NO_RULE)
+
     def questions_of(self, task: str) -> Questions:
-        """What callbacks are asked about units of that task."""
-        rule = self.rules.get(task)
-        return self._ready.questions if rule is None or rule.questions is None else rule.questions
-
-    def retry_of(self, task: str) -> Retry:
-        """What follows a failed attempt at a unit of that task."""
-        rule = self.rules.get(task)
-        return Retry() if rule is None else rule.retry
-
-    def implicit_of(self, task: str) -> tuple[str, ...]:
-        """What its executor uses besides the services of a unit."""
-        rule = self.rules.get(task)
-        return () if rule is None else rule.implicit
+        """Which callbacks are called about units of that task."""
+        questions = self.rule_of(task).questions
+        return self._ready.questions if questions is None else questions
 
     def settings_of(self, task: str) -> Settings:
         """The options that hold for units of that task."""
-        rule = self.rules.get(task)
-        return self.settings if rule is None or rule.settings is None else rule.settings
+        settings = self.rule_of(task).settings
+        return self.settings if settings is None else settings
 
     def tasks(self) -> Iterable[str]:
-        """The tasks that somebody can run."""
+        """The tasks that some process has handlers for."""
         if self._fleet is None:
             return self.rules
         return {task for member in self._fleet.members.values() for task in member.worker.tasks}
 
     def has_questions(self) -> bool:
-        """True when callbacks are asked about units of some task."""
+        """True when callbacks are called about units of some task."""
         return bool(self._ready.questions) or any(rule.questions for rule in self.rules.values())
 
     # lanes --------------------------------------------------------------------------------------------------
 
     def lane_of(self, spec: Spec) -> Lane:
-        """The lane of a unit. Units mostly come in runs of one kind, so the last lane is kept at hand."""
+        """The lane of a unit whose task and services are known. The last lane is remembered: many units are alike."""
         last = self._last_spec
         if spec.task is last.task and spec.services is last.services and spec.queue is last.queue:
             return self._last_lane
@@ -95,7 +83,7 @@ class Lanes:
         return self._last_lane
 
     def find(self, spec: Spec) -> Lane | None:
-        """The lane of a unit; None for a task that nobody has declared, or that uses a service nobody declared."""
+        """The lane of a unit; None when no process has declared its task, or a service that it uses."""
         rule = self.rules.get(spec.task)
         if rule is None:
             return None
@@ -108,7 +96,7 @@ class Lanes:
     def of_running(self, spec: Spec, chosen: str | None) -> Lane:
         """The lane in which the attempt of a running unit is counted."""
         lane = self.find(spec)
-        if lane is None:  # nobody knows its task any more: it counts where it can
+        if lane is None:  # its task is not known any more: it counts in those of its services that are
             assert self._fleet is not None
             known = (self._ready.services.find(name) for name in spec.services)
             services = tuple(one for one in known if one is not None)
@@ -118,17 +106,17 @@ class Lanes:
         return lane if lane.group is None or member is None else lane.on(member)
 
     def forget(self, running: Iterable[Lane]) -> None:
-        """Lanes were dropped, but for those of `running` units: look each up again, and drop unused crews."""
-        self._last_spec = NOBODY
+        """Lanes were dropped, and only those of `running` units live on: forget the last one, and unused crews."""
+        self._last_spec = NO_SPEC
         if self._fleet is not None:
             lanes = (*self._ready.lanes.values(), *running)
             self._fleet.drop_crews(lane.crew for lane in lanes)
 
-    def look_through_again(self) -> None:
-        """Index keys have to be compared with the lanes anew."""
-        self._looked_through = (0, 0)
+    def set_changed(self) -> None:
+        """Have `have_changed` say yes: index keys have to be compared with the lanes anew."""
+        self._known = (0, 0)
 
     def have_changed(self) -> bool:
         """True when tasks or services became known since this was last asked."""
-        before, self._looked_through = self._looked_through, (len(self.rules), self._ready.services.declared)
-        return before != self._looked_through
+        before, self._known = self._known, (len(self.rules), self._ready.services.declared)
+        return before != self._known

@@ -1,7 +1,7 @@
-"""The live units and everything that hangs on them: the one place where a decision is written down.
+"""The live units, and all that is kept about them: the only place where a unit moves from one state to the next.
 
-The parts that decide (admission, outcome, watch, scheduler) read the parts of the ledger, and move units only by the
-verbs below, so that records, counts, lanes, edges and the plan can never disagree.
+The modules that decide (admission, outcome, watch, scheduler) read the parts of the ledger, and move units only by
+the verbs below, so that records, counts, lanes, dependencies and the plan can never disagree.
 
 turn         the turn under way: time, plan, where to read more (current.py)
 working      the records that are loaded (working_set.py); lookups: what was read for this turn
@@ -29,6 +29,7 @@ from runcue.core.ledger.answers import Answers
 from runcue.core.ledger.capacity import Capacity
 from runcue.core.ledger.counters import Counters
 from runcue.core.ledger.current import CurrentTurn
+from runcue.core.ledger.deadlines import is_before_run_at
 from runcue.core.ledger.fleet import Fleet
 from runcue.core.ledger.grants import Grants
 from runcue.core.ledger.inherited import Inherited
@@ -53,16 +54,12 @@ STRICT_STEP = 1e10
 """Seconds that one point of priority is worth when waiting is worth nothing (`age_step=None`)."""
 
 HELD = "held/"
-"""The index key of pending units whose last attempt's code may still run, with the name of the worker."""
-
-
-def waits_for_wall(record: Record, wall: float) -> bool:
-    """True while its `run_at` is to come. What has been started was due, wherever that clock went since."""
-    return record.started_at is None and (record.spec.run_at or 0) > wall
+"""The index key of pending units whose last attempt is overdue; the id of its worker follows."""
 
 
 def rank_of(spec: Spec, now: float, step: float | None) -> float:
-    """Constant for ever: waiting is worth as much for everybody, so nothing is ever sorted again."""
+    """The place of a unit among all: when it is due, less what its priority is worth. It never changes, because
+    waiting is worth the same for all units; so nothing is ever sorted again."""
     due = max(now + (spec.delay or 0), spec.run_at or 0)
     return due - (STRICT_STEP if step is None else step) * spec.priority
 
@@ -71,16 +68,16 @@ class Ledger:
     """Moves units from one state to the next, in all parts at once."""
 
     def __init__(
-        self, settings: Settings, rules: dict[str, Rule], worker: str, is_whole: bool = True
+        self, settings: Settings, rules: dict[str, Rule], worker: str, *, is_shared: bool = False
     ) -> None:
-        """`is_whole` says that nobody shares the store: every live record is loaded."""
-        self.is_whole = is_whole
+        """`is_shared` says that other processes may use the store: not all live records are loaded."""
+        self.is_shared = is_shared
         self.turn = CurrentTurn(worker)
         self.lookups = Lookups(self.turn)
-        self.working = WorkingSet(self.turn, self.lookups, is_complete=is_whole)
+        self.working = WorkingSet(self.turn, self.lookups, is_complete=not is_shared)
         self.counters = Counters()
-        self.fleet: Fleet | None = None if is_whole else Fleet(self._touch)
-        """The processes that run work, where several share the queue."""
+        self.fleet: Fleet | None = Fleet(self._touch) if is_shared else None
+        """The worker processes, where several may share the queue."""
         records = self.working.records
         if self.fleet is None:
             self.ready = Ready(records)
@@ -89,9 +86,9 @@ class Ledger:
         self.lanes = Lanes(settings, rules, records, self.ready, self.fleet)
         self.notices = Notices(self.turn, self.ready)
         self.capacity = Capacity(self.turn, self.ready, self.fleet, self.notices)
-        self.grants = Grants(self.turn, self.ready, is_stored=not is_whole)
+        self.grants = Grants(self.turn, self.ready, is_stored=is_shared)
         self.timers = Timers(self.turn, self.working)
-        is_noted = is_whole and settings.reject_policy == "drop_oldest"
+        is_noted = not is_shared and settings.reject_policy == "drop_oldest"
         self.ages = Ages(self.turn, self.working, is_noted=is_noted)
         self._retention = FinishedRetention(settings.keep_finished)
         self.risk = Risk(self.turn, self.working, self.place)
@@ -99,11 +96,11 @@ class Ledger:
         self.held: dict[str, int] = {}
         self.waiting_submits: deque[Submit] = deque()
         self.depth_levels: dict[tuple[str, int], int] = {}
-        """How full the queue is, as was emitted for whom, by which limit; what is not there is 0."""
+        """What was last emitted to which process about the filling of the queue under which limit, if not 0."""
         self.answers = Answers(self.turn)
         self.inherited = Inherited()
         self.asked_of: dict[str, str] = {}
-        """The process that the questions about a unit went to that are under way, where that is another one."""
+        """The other process whose callbacks are being called about a unit."""
 
     def _touch(self, service: Service) -> None:
         self.ready.touch(service)
@@ -111,13 +108,13 @@ class Ledger:
     # the turn -----------------------------------------------------------------------------------------------
 
     def begin(self, now: float, wall: float, reader: TurnReader | None = None) -> None:
-        """A turn begins at this moment, with an empty plan."""
+        """Begin a turn at this moment, with an empty plan."""
         self.turn.begin(now, wall, reader)
         self.timers.begin()
         self.lookups.begin()
 
     def finish(self) -> Plan:
-        """The plan, with what has to be written besides records."""
+        """Add to the plan what has to be written besides records, and return it."""
         plan, fleet, before = self.turn.plan, self.fleet, self.counters.stored
         plan.services.update(self.notices.take_changed())
         decider, wake_at = before.decider, before.wake_at
@@ -126,7 +123,7 @@ class Ledger:
             successor = None if self.waiting_submits else fleet.successor(self.turn.worker, self.turn.now)
             decider = successor or self.turn.worker
             if successor is not None:
-                plan.part(successor)  # it is woken
+                plan.part(successor)  # a process with a part is woken
             if plan.is_whole:
                 is_past = wake_at is not None and wake_at <= self.turn.now
                 plan.has_moved_alarm = len(fleet.members) > 1 and is_past
@@ -135,18 +132,18 @@ class Ledger:
         return plan
 
     def _finish_for_others(self, plan: Plan, fleet: Fleet) -> None:
-        """Write what other processes have to know, and keep loaded what the next turn needs."""
+        """Plan what other processes have to know, and keep loaded only what the next turn needs."""
         plan.workers.update((member.id, member.worker) for member in fleet.changed)
         fleet.changed.clear()
         self._address_events(fleet)
         self.working.evict([one for one in self.working.transient() if not self._is_in_line(one)])
         for lane in self.ready.lanes.values():
             lane.line.written()
-            if not lane.questions:  # what callbacks are about stays loaded until they were asked
+            if not lane.questions:  # units that callbacks decide about stay loaded
                 lane.line.shorten()
 
     def _address_events(self, fleet: Fleet) -> None:
-        """Have each process told of the events that are its own: of everyday ones only if it wants to hear them."""
+        """Put each foreign event into the part of its process; everyday events only if the process wants them."""
         plan = self.turn.plan
         for place, worker in plan.foreign.items():
             member = fleet.members.get(worker)
@@ -160,7 +157,7 @@ class Ledger:
             part.events.append(news)
 
     def _is_in_line(self, record: Record) -> bool:
-        """True when its lane has that pending unit in its line, or callbacks are about it."""
+        """True when the next turn needs that pending unit: it is in the line of its lane, or held."""
         if record.id in self.held:
             return True
         if record.state is not WorkState.PENDING or not str(record.shelf).startswith(READY):
@@ -171,12 +168,12 @@ class Ledger:
     # callbacks and lanes ------------------------------------------------------------------------------------
 
     def ask_with(self, questions: Questions) -> None:
-        """The application registered these callbacks: from now on everything pending is asked by them."""
-        self.ready.questions = questions
+        """The application registered these callbacks: they are called about all pending units from now on."""
+        self.ready.ask_with(questions)
         self.rearrange()
 
     def rearrange(self) -> None:
-        """What is known of tasks has changed: put everything pending where it belongs by that."""
+        """Rules or callbacks have changed: put each pending unit where it belongs now."""
         if self.lanes.has_questions() or self.gates is not None:
             scored = {bool(self.lanes.questions_of(task).score) for task in self.lanes.tasks()}
             self.gates = Gates(self.working.records, self.ready, is_mixed=len(scored) > 1)
@@ -187,14 +184,14 @@ class Ledger:
         for record in list(self.working.records.values()):
             if record.token or record.id in self.held:
                 continue
-            if self.is_whole or record.id in self.turn.plan.records:
+            if not self.is_shared or record.id in self.turn.plan.records:
                 self.place(record)
             else:  # it is read again
                 self.working.unload(record)
-        self.lanes.look_through_again()
+        self.lanes.set_changed()
 
     def drop_idle_lanes(self) -> None:
-        """When there are many more lanes than before: drop those that have no units."""
+        """Drop lanes without units, once there are many more lanes than before."""
         if self.ready.has_many_lanes:
             self.ready.drop_idle(set() if self.gates is None else self.gates.busy_lanes(), self.turn.now)
             self.lanes.forget(self.capacity.lanes())
@@ -202,8 +199,8 @@ class Ledger:
     # pending ------------------------------------------------------------------------------------------------
 
     def accept(self, specs: Sequence[Spec]) -> list[Record]:
-        """New units: a record for each. What may start as far as it is concerned is put in its lane; the others are
-        returned, not yet in their place."""
+        """Make a record for each new unit. Those that wait for nothing are put in their lane; the others are
+        returned, for the caller to place."""
         now, plan, seq, lanes = self.turn.now, self.turn.plan, self.counters.seq, self.lanes
         settings = lanes.settings
         find_lane: Callable[[Spec], Lane | None] = lanes.lane_of
@@ -228,7 +225,7 @@ class Ledger:
                 others.append(record)
             else:
                 mine = find_lane(spec)
-                if mine is None:  # nobody knows that task yet
+                if mine is None:  # no process has declared that task yet
                     record = Record(spec.id, spec, seq, rank, now, since=now)
                     others.append(record)
                 else:
@@ -256,7 +253,7 @@ class Ledger:
         return others
 
     def place(self, record: Record) -> None:
-        """Put a pending unit where it waits: for a time, for others, or in its lane."""
+        """Put a pending unit where it waits: for its time, for other units, or in its lane."""
         lane, shelf, place = self._where(record)
         shelves = self.turn.plan.shelves
         if not shelf.startswith(HELD):
@@ -273,13 +270,13 @@ class Ledger:
             else:
                 self.ready.push(lane, record)
             return
-        if not self.is_whole:
+        if self.is_shared:
             self.working.only_this_turn(record.id)
         if shelf in (LATER, WALL):
             self.timers.wait(record, shelf, place)
 
     def _where(self, record: Record) -> tuple[Lane | None, str, float]:
-        """Where a pending unit waits: its lane if it could start, its index key, and its place under that."""
+        """Where a pending unit waits: its lane if it may start, its index key, and its place there."""
         spec = record.spec
         if record.id in self.held:
             return None, f"{HELD}{record.worker or self.turn.worker}", record.since
@@ -287,27 +284,27 @@ class Ledger:
             return None, BLOCKED, record.rank
         if record.next_retry_at is not None and record.next_retry_at > self.turn.now:
             return None, LATER, record.next_retry_at
-        if spec.run_at is not None and waits_for_wall(record, self.turn.wall):
+        if spec.run_at is not None and is_before_run_at(record, self.turn.wall):
             return None, WALL, spec.run_at
         if spec.delay and record.created_at + spec.delay > self.turn.now:
             return None, LATER, record.created_at + spec.delay
         lane = self.lanes.find(spec)
-        if lane is None:  # whoever knows that task puts it where it belongs
+        if lane is None:  # it is placed anew once its task and services are known
             return None, shelf_name(spec.task, spec.queue, spec.services), record.rank
         return lane, lane.shelf, record.rank
 
     def arm(self, record: Record, after: float = -math.inf) -> Record:
-        """Have somebody look at that pending unit when the next of its time limits is reached."""
+        """Watch for the next time limit of a pending unit. Returns its record with that moment."""
         return self.timers.arm(record, self.lanes.settings_of(record.spec.task), after)
 
     def exchange(self, record: Record, changed: Record) -> None:
-        """A pending unit has another record now: where the old one stands in line, the new one takes its place."""
+        """A pending unit has a changed record: if the old one is in the line of its lane, put the new one there."""
         if not record.token and str(record.shelf).startswith(READY):
-            self.leave_line(record)  # it is asked anew
+            self.leave_line(record)  # callbacks are called about it anew
             self.place(changed)
 
     def leave_line(self, record: Record) -> None:
-        """That pending unit waits elsewhere, or nowhere, from now on: its line must not count it as first."""
+        """Take a pending unit out of the line of its lane: it waits elsewhere from now on, or has ended."""
         lane = self.lanes.find(record.spec)
         if lane is not None:
             if self.gates is not None:
@@ -315,17 +312,17 @@ class Ledger:
             self.ready.left(lane)
 
     def hold(self, work_id: str, token: int) -> None:
-        """That unit may not start before the code of that attempt has ended."""
+        """Let that unit not start before the code of that attempt has ended."""
         self.held[work_id] = token
 
     def waiters(self, work_id: str) -> list[Record]:
-        """The units that wait for that one, in the order they came."""
+        """The units that wait for another one, in the order they came."""
         return self.working.waiters(work_id) if self.counters.blocked else []
 
     # running ------------------------------------------------------------------------------------------------
 
     def release(self, token: int, work_id: str) -> Lane | None:
-        """The code of that attempt has ended: its slots in the services are free. The lane it was counted in."""
+        """The code of an attempt has ended: free its slots, settle its grants. Returns the lane it counted in."""
         lane = self.capacity.release(token)
         if lane is not None:
             self.grants.ended(token, work_id)
@@ -335,15 +332,15 @@ class Ledger:
         return lane
 
     def _code_ended(self, token: int, work_id: str) -> None:
-        """The code of an attempt that was given up is over: its unit may go on, whoever it was that gave it up."""
+        """The code of an overdue attempt has ended: its unit may start again, and has no worker any more."""
         working = self.working
         was_held = self.held.get(work_id) == token
         if was_held:
             del self.held[work_id]
-        record = working.live(work_id) if was_held or not self.is_whole else None
+        record = working.live(work_id) if was_held or self.is_shared else None
         if record is not None and not record.token and was_held:
             self.place(record)
-        elif record is None and not self.is_whole:
+        elif record is None and self.is_shared:
             final = working.latest(work_id) or self.lookups.look_up(work_id)
             if final is not None and final.state.is_final and final.worker is not None:
                 plan = self.turn.plan
@@ -351,7 +348,7 @@ class Ledger:
                 plan.rewritten.add(work_id)
 
     def put_back(self, record: Record, verb: str, **changes: Any) -> Record:
-        """A running unit becomes pending again."""
+        """Make a running unit pending again."""
         token = record.token
         if record.id == self.risk.id:
             self.risk.is_over()
@@ -370,7 +367,7 @@ class Ledger:
     # the end ------------------------------------------------------------------------------------------------
 
     def close(self, record: Record, verb: str, **changes: Any) -> Record:
-        """A live unit comes to its end: it leaves the ledger for the store."""
+        """End a live unit: move it to a final state, and let it leave the ledger."""
         is_over = record.token and self.capacity.overdue(record.token) is None
         final = move(record, verb, token=0, completed_at=self.turn.now, next_retry_at=None, missing=0, shelf=None,
                      place=0.0, watch_at=None, worker=None if is_over else record.worker, **changes)  # fmt: skip
@@ -395,8 +392,8 @@ class Ledger:
         self.working.graph.drop(record.id, record.spec.depends_on)
 
     def complete(self, outcomes: Iterable[Outcome]) -> Outcome | None:
-        """Results came: `release`, `close` and `emit` in one, for the end that is on every unit's path. Stops at the
-        first that no longer counts, and returns it."""
+        """Complete running units: `release`, `close` and `emit` in one, because every unit takes this path. Stops at
+        the first outcome that no longer counts, and returns it."""
         plan, now, records, risk = self.turn.plan, self.turn.now, self.working.records, self.risk
         release, grants_ended, written = self.capacity.release_good, self.grants.ended, plan.records
         done: list[Record] = []
@@ -416,7 +413,7 @@ class Ledger:
             done.append(final)
             if record.id == risk.id:
                 risk.is_over()
-            if record.missing:  # a callback let it start before they were there
+            if record.missing:  # a callback let it start before its dependencies had completed
                 plan.rewritten.add(record.id)
                 self._unblock(record)
         for service in dict.fromkeys(one for lane in lanes for one in lane.services):
@@ -430,21 +427,20 @@ class Ledger:
         return stale
 
     def forget(self) -> None:
-        """When the inbox is taken in, and at the end of a turn: let go of the oldest final records beyond
-        `keep_finished`."""
+        """Forget the oldest final records beyond `keep_finished`."""
         self.turn.plan.forget += [oldest.id for oldest in self._retention.surplus()]
 
     def purge(self, record: Record) -> None:
-        """A final unit goes without a trace."""
+        """Delete a final unit without a trace."""
         self._retention.drop(record)
         self.counters.purged(record.state)
         self.turn.plan.purged.append(record.id)
         self.lookups.forget(record)
 
     def revive(self, record: Record) -> Record:
-        """A final unit becomes live again, with a fresh budget and a new place among its equals."""
+        """Make a final unit pending again, with no failures and a new number. The caller places it."""
         self._retention.drop(record)
-        if record.seq <= self.counters.stored.seq:  # else it is new in this turn, too
+        if record.seq <= self.counters.stored.seq:  # else the store does not have it yet
             self.turn.plan.revived.add(record.id)
         seq = self.counters.revived(record.state)
         record = move(record, "revive", failures=0, throttled_since=None, completed_at=None, started_at=None,

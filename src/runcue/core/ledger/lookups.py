@@ -1,4 +1,4 @@
-"""What was looked up in the store for the turn under way: each thing once."""
+"""What was read from the store for the turn under way, so that nothing is read twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runcue.core.schedule.plan import ReadRequest, ReadResult, Revive
 
 
 class Lookups:
-    """Stored records, and who owns which idempotency key. Forgotten when the next turn begins."""
+    """Stored records, and which unit has which idempotency key. Forgotten when the next turn begins."""
 
     __slots__ = ("_ids", "_is_used", "_keys", "_turn", "_walks", "found")
 
@@ -20,7 +20,7 @@ class Lookups:
         self.begin()
 
     def begin(self) -> None:
-        """A turn begins: forget what was looked up for an earlier one."""
+        """Begin a turn: forget what was read for an earlier one."""
         if self._is_used:
             self._is_used = False
             self.found = ReadResult()
@@ -29,13 +29,13 @@ class Lookups:
             self._walks: dict[Revive, tuple[list[str], set[str]]] = {}
 
     def unread(self, wanted: ReadRequest) -> ReadRequest:
-        """What of that was not looked up in this turn."""
-        wanted.ids = {one for one in wanted.ids if one not in self._ids}
-        wanted.keys = {key for key in wanted.keys if key not in self.found.keys and key not in self._keys}
+        """The part of a request that was not read yet in this turn."""
+        wanted.ids -= self._ids
+        wanted.keys -= self._keys | self.found.keys.keys()
         return wanted
 
     def absorb(self, wanted: ReadRequest, found: ReadResult) -> None:
-        """This is what the store had of that."""
+        """Take in what the store had of a request."""
         self._is_used = True
         self._ids |= wanted.ids
         self._keys |= wanted.keys
@@ -48,11 +48,11 @@ class Lookups:
         known.forgotten.update(found.forgotten)
 
     def has(self, work_id: str) -> bool:
-        """True when that unit was looked up in this turn, whether it was found or not."""
+        """True when that unit was asked for in this turn, whether it was found or not."""
         return work_id in self._ids
 
     def look_up(self, work_id: str) -> Record | None:
-        """That unit as the store has it."""
+        """The stored record of a unit, read now if it was not read yet."""
         reader = self._turn.reader
         if work_id not in self._ids and reader is not None:
             wanted = ReadRequest(ids={work_id})
@@ -60,7 +60,7 @@ class Lookups:
         return self.found.records.get(work_id)
 
     def look_up_all(self, ids: Iterable[str]) -> None:
-        """Read these units in one go."""
+        """Read these units at once, as far as they were not read yet."""
         unknown = [one for one in ids if one not in self._ids]
         if unknown and self._turn.reader is not None:
             self._is_used = True
@@ -68,14 +68,14 @@ class Lookups:
             self.found.records.update(self._turn.reader.by_id(unknown))
 
     def note_key(self, record: Record) -> None:
-        """That new unit has its idempotency key from now on."""
+        """Note that a new unit has its idempotency key from now on."""
         assert record.spec.idempotency_key is not None
         self.found.keys[record.spec.idempotency_key] = record
         self._is_used = True
 
     def walk(self, item: Revive) -> tuple[list[str], list[str], set[str]]:
-        """How far the search for everything that has to be revived with a unit has got: ids to look at now, those to
-        look at when more was read, and all that were met."""
+        """How far the search for the units that are revived with another has got: ids to look at now, ids to look at
+        when more was read, and all ids that were met."""
         todo, seen = self._walks.get(item, ([item.id], {item.id}))
         again: list[str] = []
         self._walks[item] = again, seen
@@ -83,10 +83,11 @@ class Lookups:
         return todo, again, seen
 
     def forget(self, record: Record) -> None:
-        """That stored unit is gone as of this turn: whoever asks for it finds nothing."""
+        """Forget a stored unit that this turn deletes: later lookups find nothing."""
         found = self.found
         del found.records[record.id]
-        if not record.spec.is_named:  # unknown, it would pass for one that ended well
+        # else `WorkingSet.state_of` would take the id for a unit that ended well
+        if not record.spec.is_named:
             found.forgotten[record.id] = record.state
         found.keys = {key: owner for key, owner in found.keys.items() if owner.id != record.id}
         for dependents in found.dependents.values():

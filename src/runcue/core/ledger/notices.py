@@ -1,4 +1,4 @@
-"""Events about services: circuits, outages, rates; and which services have to be written."""
+"""Events about services (circuits, outages, rates), and which services have to be written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RATE_LIMITED_EVERY = 1.0
 
 
 class Notices:
-    """What was emitted about each service lately, so that it is emitted once."""
+    """What was emitted about each service, so that nothing is emitted twice."""
 
     __slots__ = ("_changed", "_limited_at", "_ready", "_throttled", "_turn")
 
@@ -24,22 +24,21 @@ class Notices:
         self._ready = ready
         self._limited_at: dict[str, float] = {}
         self._throttled: dict[Service, None] = {}
-        """Services that asked to be left alone, as was emitted here: so is the end of that."""
+        """Throttled services, for which this process emitted that; it emits the end of it, too."""
         self._changed: dict[Service, None] = {}
-        """Services of which something is to be written."""
 
     def changed(self, service: Service) -> None:
-        """Something about that service is to be written with this turn."""
+        """Have the state of that service written with this turn."""
         self._changed[service] = None
 
     def take_changed(self) -> dict[str, ServiceState]:
-        """What is to be written of services."""
+        """The states of services that have to be written with this turn."""
         states = {one.name: one.state() for one in self._changed if not one.name.startswith("#")}
         self._changed.clear()
         return states
 
     def circuit(self, service: Service, news: str | None) -> None:
-        """A circuit changed, if there is news of it: emit that, and let its lanes look again."""
+        """If `news` names a new state of the circuit: emit it, and let the lanes of the service look again."""
         if news is not None:
             assert service.breaker is not None
             self.changed(service)
@@ -48,7 +47,7 @@ class Notices:
             self._ready.touch(service)
 
     def availability(self, service: Service, is_always: bool = False, **data: Any) -> None:
-        """Emit it when a service became available or no longer is; with `is_always` in any case."""
+        """Emit whether a service is available, if that has changed; with `is_always` in any case."""
         outage = service.outage(self._turn.now)
         if is_always or service.is_out != (outage is not None):
             service.is_out = outage is not None
@@ -57,7 +56,7 @@ class Notices:
                             until=until, **data)  # fmt: skip
 
     def throttled(self, service: Service, until: float, details: str) -> None:
-        """The far side asked to be left alone until then."""
+        """Emit that a service is throttled until then."""
         used, limit = service.fullest(self._turn.now)
         self._turn.emit("service_rate_limited", service=service.name, until=until, current_rate=used, limit=limit,
                         details=details)  # fmt: skip
@@ -65,21 +64,22 @@ class Notices:
         self._throttled[service] = None
 
     def recovered(self, service: Service) -> None:
-        """The time of that service has come: if the far side had asked to be left alone, emit the end of that."""
+        """A moment that this service waited for has come: if it was throttled until then, emit the end of that."""
         if service in self._throttled:
-            if self._turn.now < service.throttled_until:  # it asked again since
+            if self._turn.now < service.throttled_until:  # it was throttled again since
                 self._ready.wake_service(service, service.throttled_until)
             else:
                 del self._throttled[service]
                 self.availability(service)
 
     def limited(self, service: Service, blocked: Blocked) -> None:
-        """A service lets nothing start because of its rate: emitted at most once a second."""
+        """Emit that a service lets nothing start because of its rate: at most once a second."""
         now, limited_at = self._turn.now, self._limited_at
         if now - limited_at.get(service.name, -math.inf) >= RATE_LIMITED_EVERY:
             limited_at.pop(service.name, None)
             limited_at[service.name] = now
-            while now - next(iter(limited_at.values())) >= RATE_LIMITED_EVERY:  # of keys that are gone, too
+            # also those of keys that are gone
+            while now - next(iter(limited_at.values())) >= RATE_LIMITED_EVERY:
                 del limited_at[next(iter(limited_at))]
             used, limit = service.fullest(now)
             self._turn.emit("service_rate_limited", service=service.name, until=blocked.until, current_rate=used,

@@ -1,6 +1,6 @@
-"""Pending units that wait for a moment: for their time to come, or for somebody to look at one of their limits.
+"""When pending units are due, and when one of their time limits is reached.
 
-A store that nobody shares has them in heaps; in a library they are found by their index key and by `watch_at`.
+Where all records are loaded, heaps hold these moments. A shared store finds units by index key and by `watch_at`.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from runcue.core.ledger.deadlines import armed
 from runcue.core.ledger.working_set import PAGE, WorkingSet
 from runcue.core.model.record import Record
 from runcue.core.model.settings import Settings
-from runcue.core.schedule.plan import Key
+from runcue.core.schedule.plan import Key, TurnReader
 
 LATER, WALL, BLOCKED = "later", "wall", "blocked"
-"""The index keys of units that wait: for queue time, for wall time, for others."""
+"""The index keys of units that wait for queue time, for wall time and for other units."""
 FEW = 100
-"""How many outdated entries a heap may hold, besides a multiple of the living, before they are swept out."""
+"""How many outdated entries a heap may hold, besides a multiple of the live units, before they are swept out."""
 WALL_CHECK = 1.0
-"""While a unit waits for a wall-clock time, look at least that often: that clock may be set."""
+"""Seconds between looks at the wall clock while a unit waits for it: that clock may be set."""
 
 Entry = tuple[float, int, str]
-"""When, and the number and the id of a unit."""
+"""A moment, and the number and id of a unit."""
 
 
 class Timers:
-    """The moments at which something about a pending unit changes by the passing of time alone."""
+    """The moments at which a pending unit changes by the passing of time alone."""
 
     __slots__ = ("_armed_at", "_by_wall", "_deadlines", "_later", "_turn", "_watch_at", "_working")
 
@@ -39,34 +39,34 @@ class Timers:
         self._by_wall: list[Entry] = []
         self._deadlines: list[Entry] = []
         self._watch_at = math.inf
-        """When somebody has to look at a record of the library."""
+        """When a time limit of a unit in the shared store is next reached."""
         self._armed_at = math.inf
-        """The first such moment that this turn added."""
+        """The first of those that this turn added."""
 
     def begin(self) -> None:
-        """A turn begins."""
+        """Begin a turn."""
         self._armed_at = math.inf
 
     def load(self, watch_at: float) -> None:
-        """Somebody has to look at a record of the library then."""
+        """Take over from the store when a time limit is next reached."""
         self._watch_at = watch_at
 
     # waiting for a time ---------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Units that wait for a time are about to be placed anew."""
+        """Forget the units that wait for their time: the caller places them anew."""
         self._later.clear()
         self._by_wall.clear()
 
     def wait(self, record: Record, name: str, at: float) -> None:
-        """That unit waits for queue time (`LATER`) or wall time (`WALL`)."""
+        """Have a unit wait until a moment of queue time (`LATER`) or of wall time (`WALL`)."""
         if not self._working.is_complete:
             self._working.note_head(name, (at, record.seq))
         else:
             heappush(self._later if name is LATER else self._by_wall, (at, record.seq, record.id))
 
     def due(self) -> Iterator[Record]:
-        """Units that only waited for their time, and are to be placed anew."""
+        """The units whose time has come; the caller places them anew."""
         turn = self._turn
         if turn.reader is not None:
             yield from self._due_of(LATER, turn.now)
@@ -79,7 +79,7 @@ class Timers:
                     yield record
 
     def _due_of(self, name: str, now: float) -> Iterator[Record]:
-        """The same under an index key of the library."""
+        """The units under an index key of the shared store whose time has come."""
         working = self._working
         if name in working.heads and working.heads[name][0] <= now:
             for record in working.shelf(name):
@@ -91,7 +91,7 @@ class Timers:
                 working.set_head(name, None)
 
     def next_at(self) -> float:
-        """When a unit that waits for a time is next due, or the wall clock is to be looked at for that."""
+        """When a unit is next due, or the wall clock has to be read again for one."""
         now, heads = self._turn.now, self._working.heads
         at = self._later[0][0] if self._later else heads.get(LATER, (math.inf, 0))[0]
         by_wall = self._by_wall[0][0] if self._by_wall else heads.get(WALL, (math.inf, 0))[0]
@@ -100,7 +100,7 @@ class Timers:
     # waiting for too long -------------------------------------------------------------------------------------
 
     def arm(self, record: Record, settings: Settings, after: float = -math.inf) -> Record:
-        """Have somebody look at that pending unit when the next of its time limits is reached."""
+        """Watch for the next time limit of a pending unit. Returns its record with that moment."""
         watched = armed(record, settings, self._turn.now, self._turn.wall, after)
         if watched is not record:
             self._working.write(watched)
@@ -115,14 +115,14 @@ class Timers:
         return watched
 
     def _is_armed(self, deadline: Entry) -> bool:
-        """True while that moment still matters to its unit."""
+        """True while that moment is the next time limit of its unit."""
         record = self._working.records.get(deadline[2])
         return record is not None and record.watch_at == deadline[0]
 
     def reached(self) -> Iterator[Record]:
-        """Pending units of which somebody has to look at a limit now."""
+        """Pending units that have reached a time limit."""
         if self._turn.reader is not None:
-            yield from self._reached_in_library()
+            yield from self._reached_in_store(self._turn.reader)
             return
         heap = self._deadlines
         while heap and heap[0][0] <= self._turn.now:
@@ -130,9 +130,8 @@ class Timers:
             if self._is_armed(deadline):
                 yield self._working.records[deadline[2]]
 
-    def _reached_in_library(self) -> Iterator[Record]:
-        reader, now = self._turn.reader, self._turn.now
-        assert reader is not None
+    def _reached_in_store(self, reader: TurnReader) -> Iterator[Record]:
+        now = self._turn.now
         after: Key | None = None
         while self._watch_at <= now:
             page = reader.watched(now, PAGE, after)
@@ -141,7 +140,8 @@ class Timers:
                 current = self._working.live(record.id)  # this turn may have changed it
                 if current is not None and current.watch_at is not None and current.watch_at <= now:
                     yield current
-            if len(page) < PAGE:  # what this turn armed is not in the store yet: the next one finds it there
+            # limits that this turn added are not in the store yet: the next turn finds them
+            if len(page) < PAGE:
                 self._watch_at = min(reader.next_watch(now), self._armed_at)
                 return
 

@@ -1,9 +1,9 @@
 """The live records that a process has loaded, and how it loads more of them.
 
-A store that nobody shares has every live record loaded (`is_complete`). With a library, which is a store that several
-processes share, the working set holds what runs, wherever that is, the first records under each index key that could
-start, and for one turn whatever a decision needs (`transient`). One process decides for all, and a process that takes
-over reads everything anew: so a loaded record is never outdated.
+Where nobody shares the store, every live record is loaded (`is_complete`). With a shared store the working set holds
+the running units of all processes, the first records under each index key that could start, and for one turn whatever
+a decision needs (`transient`). One process decides for all, and a process that takes over reads everything anew: so a
+loaded record is never outdated.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ DAY = 86400.0
 _made = re.compile(r"[0-9a-f]{27}")
 
 PAGE = 256
-"""How many records are read at once where all of some kind are wanted."""
+"""How many records are read at once by those who read all of a kind."""
 
 
 class WorkingSet:
-    """Live records, and edges between them."""
+    """The live records that are loaded, and the dependencies between them."""
 
     __slots__ = ("_lookups", "_transient", "_turn", "graph", "heads", "is_complete", "records")
 
@@ -38,9 +38,9 @@ class WorkingSet:
         self.records: dict[str, Record] = {}
         self.graph = Graph()
         self.heads: dict[str, Key] = {}
-        """The first under each index key of pending work, as far as it is known; only with a library."""
+        """The place of the first pending unit under each index key, as far as known; only with a shared store."""
         self._transient: set[str] = set()
-        """Ids of records that were loaded for this turn only."""
+        """Ids of units that were loaded for this turn only."""
 
     # one record ---------------------------------------------------------------------------------------------
 
@@ -53,7 +53,7 @@ class WorkingSet:
         )
 
     def live(self, work_id: str) -> Record | None:
-        """That unit, if it is pending or running: loaded for this turn if it was not."""
+        """The record of a pending or running unit, loaded for this turn if it was not."""
         record = self.records.get(work_id)
         if record is None and self._turn.reader is not None:
             record = self._turn.plan.records.get(work_id) or self._lookups.look_up(work_id)
@@ -67,14 +67,14 @@ class WorkingSet:
         self._transient.add(record.id)
 
     def write(self, record: Record) -> None:
-        """This is how a live unit stands from now on."""
+        """Plan a changed record of a live unit."""
         plan = self._turn.plan
         self.records[record.id] = record
         plan.records[record.id] = record
         plan.rewritten.add(record.id)
 
     def add(self, fresh: dict[str, Record]) -> None:
-        """These units are new."""
+        """Plan the records of new units."""
         plan = self._turn.plan
         self.records.update(fresh)
         if plan.records:
@@ -83,26 +83,27 @@ class WorkingSet:
             plan.records = fresh
 
     def unload(self, record: Record) -> None:
-        """That unit has ended, or is read again when it is needed."""
+        """Evict a unit that has ended, or that is read again when it is needed."""
         del self.records[record.id]
 
     def amend(self, record: Record) -> Record:
-        """This is how a live unit stands until it is written, in this same turn."""
+        """Change the record of a live unit for the moment: the caller writes it later in this turn."""
         self.records[record.id] = record
         return record
 
     def state_of(self, work_id: str) -> WorkState | None:
-        """How that unit stands, live, stored or pruned; None when it was never submitted."""
+        """The state of a unit, live, stored or pruned; None when it was never submitted."""
         record = self.latest(work_id)
         if record is not None:
             return record.state
         state = self._lookups.found.forgotten.get(work_id)
         if state is None and self._is_made(work_id):
-            return WorkState.COMPLETED  # an id of our own that is not stored: it ended well long ago
+            # the queue made that id and has forgotten the unit: it ended well long ago
+            return WorkState.COMPLETED
         return state
 
     def _is_made(self, work_id: str) -> bool:
-        """True for an id that this queue has made: of this process, or of whoever had the file open by now."""
+        """True for an id that this queue has made: this process, or with a shared store any process until now."""
         if self.is_complete:
             return len(work_id) == 27 and work_id[11:19] == self._turn.worker
         return _made.fullmatch(work_id) is not None and int(work_id[:11], 16) / 1000 <= self._turn.wall + DAY
@@ -110,20 +111,20 @@ class WorkingSet:
     # records for one turn -------------------------------------------------------------------------------------
 
     def only_this_turn(self, work_id: str) -> None:
-        """That record need not stay loaded beyond this turn."""
+        """Mark a record as loaded for this turn only."""
         self._transient.add(work_id)
 
     def stays(self, work_id: str) -> None:
-        """That record stays loaded beyond this turn."""
+        """Keep a record loaded beyond this turn."""
         self._transient.discard(work_id)
 
     def transient(self) -> list[Record]:
-        """The records that were loaded for this turn only, and are neither running nor gone."""
+        """The pending records that were loaded for this turn only."""
         some = (self.records.get(work_id) for work_id in self._transient)
         return [record for record in some if record is not None and not record.token]
 
     def evict(self, records: Iterable[Record]) -> None:
-        """The turn is over: these records are no longer loaded, and edges are read anew."""
+        """End the turn: evict these records, and all dependencies, which are read anew when they are needed."""
         for record in records:
             del self.records[record.id]
         self._transient.clear()
@@ -132,21 +133,21 @@ class WorkingSet:
     # the first under each index key --------------------------------------------------------------------------
 
     def set_head(self, name: str, first: Key | None) -> None:
-        """That is the first under an index key, or (None) there is nothing."""
+        """Note the place of the first unit under an index key, or (None) that there is none."""
         if first is None:
             self.heads.pop(name, None)
         else:
             self.heads[name] = first
 
     def note_head(self, name: str, key: Key) -> None:
-        """Something with that place came under an index key."""
+        """Note that a unit with that place came under an index key."""
         known = self.heads.get(name)
         self.heads[name] = key if known is None else min(known, key)
 
     # units that wait for others -------------------------------------------------------------------------------
 
     def waiters(self, work_id: str) -> list[Record]:
-        """The units that wait for that one, in the order they came."""
+        """The units that wait for another one, in the order they came."""
         ids = self.graph.waiters(work_id)
         reader = self._turn.reader
         if reader is not None:
@@ -157,17 +158,17 @@ class WorkingSet:
         return [record for record in records if record is not None and record.missing]
 
     def missing(self, record: Record) -> list[str]:
-        """What that unit still waits for."""
+        """The ids that a unit still waits for."""
         if self._turn.reader is None:
             return self.graph.missing(record.id, record.spec.depends_on)
         for need in record.spec.depends_on:
             self._lookups.look_up(need)
         return [need for need in record.spec.depends_on if self.state_of(need) is not WorkState.COMPLETED]
 
-    # pages of the library -------------------------------------------------------------------------------------
+    # pages of the shared store --------------------------------------------------------------------------------
 
     def read_lane(self, lane: Lane, after: Key | None, limit: int) -> Page:
-        """The next records of a lane, loaded; but for those that this turn has changed already."""
+        """Load the next records of a lane, without those that this turn has changed already."""
         assert self._turn.reader is not None
         page = self._turn.reader.page(lane.shelf, after, limit)
         fresh: list[Record] = []
@@ -178,13 +179,13 @@ class WorkingSet:
             if known is None:
                 self.records[one.id] = one
                 fresh.append(one)
-            elif one.id in self._transient:  # loaded for another reason, and not in the line yet
+            elif one.id in self._transient:  # loaded for another reason, and not in the lane's line yet
                 fresh.append(known)
         end = (page[-1].place, page[-1].seq) if page else after
         return fresh, end, len(page) >= limit
 
     def shelf(self, name: str) -> Iterator[Record]:
-        """All records under an index key, in order, as it stands now; what is taken off meanwhile does no harm."""
+        """Load all records under an index key, in order. The caller may move units away meanwhile."""
         assert self._turn.reader is not None
         after: Key | None = None
         while True:
@@ -200,7 +201,7 @@ class WorkingSet:
                 return
 
     def all_pending(self) -> Iterator[Record]:
-        """All pending units; with a library that is a long walk."""
+        """All pending units; with a shared store that may take long."""
         if self._turn.reader is None:
             yield from [record for record in self.records.values() if not record.token]
             return

@@ -2,13 +2,13 @@
 
 closed     starts flow; `threshold` failures in a row trip it
 open       nothing starts until the wait is over; each failed probe doubles the wait (at most 8 times)
-half_open  exactly one probe, the best real work waiting; it has a deadline
-           success closes it, and capacity ramps 1, 2, 4, … , wider after each full round of successes;
+half_open  exactly one probe, the best waiting unit; it has a deadline
+           success closes the circuit, and capacity ramps 1, 2, 4, … , wider after each full round of successes;
            failure opens it again;
-           a probe that was cancelled or lost proves nothing, and gives its place back once its code has ended
+           a probe that was cancelled or lost proves nothing: another one may start once its code has ended
 
-An HTTP status such as 404 fails the work for good but was an answer: the service is up, a success here. Any
-other permanent failure (`Permanent`, bad params) may have come before the service was asked: it proves nothing.
+An HTTP status such as 404 fails the unit for good but was an answer: the service is up, a success here. Any other
+permanent failure (`Permanent`, bad params) may have come before the service was called: it proves nothing.
 Every trip begins a new `epoch`; the results of calls from an earlier epoch are ignored.
 """
 
@@ -29,7 +29,7 @@ HALF_OPEN: Final = "half_open"
 
 
 def end_of(since: float, length: float) -> float:
-    """The first moment `now` with `now - since >= length`, which rounding may put a hair beside the sum."""
+    """The first moment `now` with `now - since >= length`; because of rounding it may differ from the sum."""
     at = since + length
     if at - since < length:
         return math.nextafter(at, math.inf)
@@ -38,7 +38,7 @@ def end_of(since: float, length: float) -> float:
 
 
 class Breaker:
-    """Counts failures in a row and decides whether the service may be called at all."""
+    """Counts failures in a row, and says whether the service may be called at all."""
 
     __slots__ = ("changed_at", "climbed", "epoch", "failures", "probe_deadline", "ramp", "running",
                  "state", "threshold", "timeout", "wait")  # fmt: skip
@@ -64,12 +64,12 @@ class Breaker:
             self.wait = timeout
 
     def save(self) -> BreakerState:
-        """How it stands."""
+        """What is stored of it."""
         return BreakerState(self.state, self.failures, self.epoch, self.wait, self.changed_at, self.ramp,
                             self.climbed, self.running, self.probe_deadline)  # fmt: skip
 
     def load(self, state: BreakerState) -> None:
-        """Stand as another process left it."""
+        """Take over what is stored of it."""
         self.state, self.failures, self.epoch = state.state, state.failures, state.epoch
         self.wait, self.changed_at = state.wait, state.changed_at
         self.ramp, self.climbed, self.running = state.ramp, state.climbed, state.running
@@ -90,7 +90,7 @@ class Breaker:
         return self.probe_deadline
 
     def started(self, now: float) -> str | None:
-        """A call is granted; the state it led to when that is news."""
+        """A call starts. Returns the new state of the circuit, if that has changed."""
         self.running += 1
         if self.state == CLOSED:
             return None
@@ -105,7 +105,8 @@ class Breaker:
         return None
 
     def ended(self, epoch: int, verdict: bool | None, now: float) -> str | None:
-        """A call of `epoch` ended: True well, False badly, None proves nothing. News as in `started`."""
+        """A call of `epoch` ended well (True), badly (False) or without proving anything (None). Returns the new
+        state of the circuit, if that has changed."""
         if epoch != self.epoch:
             return None
         self.running -= 1

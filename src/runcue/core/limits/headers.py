@@ -1,4 +1,4 @@
-"""What the headers of an HTTP response say about its sender's limits: how much is left, and when that renews.
+"""What the headers of an HTTP response say about the limits of the service: how much is left, and when that renews.
 
     OpenAI         x-ratelimit-remaining-tokens: 149984     x-ratelimit-reset-tokens: 6m0s
     Anthropic      anthropic-ratelimit-tokens-remaining: 8  anthropic-ratelimit-tokens-reset: 2026-01-31T12:00:00Z
@@ -6,10 +6,10 @@
     IETF           RateLimit: "default";r=50;t=30           or RateLimit-Remaining: 50, RateLimit-Reset: 30
     any            Retry-After: 120 (or a date)             nothing is left until then
 
-- The sender's own Date is the clock for its times, where it came; else the caller's. No clock is read here.
-- What cannot be read says nothing, and so does a remainder without its reset. No reset is further than a day.
-- Headers are foreign: only the first 100 are looked at, and none that is longer than 1,000 characters.
-- Several answers for one quantity are several limits: all of them hold.
+- Times are relative to the Date header if there is one, else to the caller's clock. No clock is read here.
+- A header that cannot be parsed is ignored, and so is a remainder without its reset. No reset is further than a day.
+- Headers are not trusted: only the first 100 are read, and none that is longer than 1,000 characters.
+- Several values for one quantity are several limits: all of them hold.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ PARAMETERS: Final = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^";])+')
 
 
 class Left(msgspec.Struct, frozen=True):
-    """So much of a quantity is left until it renews."""
+    """How much of a quantity is left until it renews."""
 
     quantity: str
-    """"" for requests; else what is counted, such as "tokens" or "input_tokens"."""
+    """What is counted, such as "tokens" or "input_tokens"; "" for requests."""
     remaining: int
     resets_in: float
     """Seconds, from 0 to a day."""
 
 
 def read(headers: Mapping[str, str], now: float) -> list[Left]:
-    """Learn what a response says about limits; `now` is wall time. Whatever the headers are, this does not raise."""
+    """Read what a response says about limits; `now` is wall time. Never raises, whatever the headers are."""
     found = texts(headers)
     clock = moment(found.get("date", ""))
     clock = now if clock is None else clock
@@ -82,7 +82,7 @@ def read(headers: Mapping[str, str], now: float) -> list[Left]:
 
 
 def retry_after(found: Mapping[str, str], clock: float | None = None) -> tuple[bool, float | None]:
-    """Whether a wait is named, and how long it is, if that can be known; `clock` serves where no Date came."""
+    """Whether the headers name a wait, and how long it is if that is known; `clock` is used without a Date header."""
     milliseconds = seconds(found.get("retry-after-ms", ""), scale=0.001)
     if milliseconds is not None:
         return True, milliseconds
@@ -107,7 +107,7 @@ def texts(headers: object, most: int = MOST_HEADERS) -> dict[str, str]:
 
 
 def seconds(text: str, scale: float = 1.0) -> float | None:
-    """A wait written as a number, within a day."""
+    """A wait written as a number of seconds, within a day."""
     try:
         return clamped(float(text[:LONGEST_TIME]) * scale)
     except ValueError:
@@ -130,7 +130,7 @@ def clamped(wait: float) -> float | None:
 
 
 def asked(function: Callable[..., Any], *arguments: object) -> Any:
-    """Call what may be hostile: None for an answer if it raises, be it a KeyboardInterrupt of its own."""
+    """Call code that may raise anything, even a KeyboardInterrupt of its own: None if it does."""
     try:
         return function(*arguments)
     except BaseException:  # noqa: BLE001 (a property or a __str__ may raise anything at all)

@@ -1,8 +1,8 @@
-"""Quantities under a rate: tokens, bytes, money; anything of which a call uses more than one.
+"""Quantities under a rate: tokens, bytes, money; anything of which a call uses an amount.
 
 A meter is an exact sliding window like that of a rate, but of amounts: in any stretch of `per` seconds at most
-`limit` of it is used. A start reserves what it is expected to use, which counts as "now" while its handler has not
-been entered (`open`) and from its entry on after that. What it really used is settled at that same time.
+`limit` is used. A start reserves what it is expected to use. That counts as "now" until its handler is entered
+(`open`), and from the moment of entry after that; what it really used counts from the same moment.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Cost: TypeAlias = tuple[tuple[str, float], ...]
 
 MOST = 1e15
 HAIR = 1e-9
-"""What sums of fractions may be off by, as a share of the limit."""
+"""The rounding error that sums of fractions may have, as a share of the limit."""
 
 
 def amount(value: object) -> float | None:
-    """An amount of a quantity as a plain number, whatever class it has (NumPy's, say); None for what is none."""
+    """An amount as a plain number, whatever its class (such as one of NumPy's); None if it is invalid."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     plain = int(value) if isinstance(value, int) else float(value)
@@ -38,7 +38,7 @@ def amount(value: object) -> float | None:
 
 
 def checked(amounts: Mapping[str, object]) -> dict[str, float]:
-    """What a handler says that it used."""
+    """The amounts that a handler reports as used, checked."""
     found = {}
     for name, value in amounts.items():
         size = amount(value)
@@ -63,7 +63,7 @@ class Meter:
         self.open = open
 
     def again(self, rate: Rate) -> Meter:
-        """The same quantity under another rate."""
+        """A meter of the same quantity under another rate, with the same uses."""
         return Meter(self.name, rate, deque(self.uses), self.open)
 
     def room(self, now: float) -> float:
@@ -75,12 +75,12 @@ class Meter:
                 amount = uses.popleft()[1]
                 self.used -= amount
                 largest = max(largest, amount)
-            if not uses or largest > self.limit:  # beside so much the rest was not counted to the digit
+            if not uses or largest > self.limit:  # the sum lost digits beside such an amount
                 self.used = sum(amount for _, amount in uses)
         return self.limit - self.used - self.open
 
     def first(self, now: float) -> float | None:
-        """When the oldest use was that still counts."""
+        """The moment of the oldest use that still counts."""
         self.room(now)
         return self.uses[0][0] if self.uses else None
 
@@ -89,7 +89,7 @@ class Meter:
         return amount <= 0 or amount <= self.room(now) + self._hair(amount)
 
     def _hair(self, amount: float) -> float:
-        """What may be off: nothing as long as all amounts are whole."""
+        """The rounding error to allow for: none as long as all amounts are whole."""
         return 0.0 if amount == int(amount) and self.used == int(self.used) else self.limit * HAIR
 
     def holds(self, amount: float) -> bool:
@@ -97,9 +97,9 @@ class Meter:
         return amount <= self.limit * (1 + HAIR)
 
     def add(self, at: float, amount: float) -> None:
-        """So much was used at `at`; less than nothing when it was less than had been counted.
+        """Count that so much was used at `at`; a negative amount corrects what was counted there before.
 
-        Nothing is taken back that was never counted here, or no longer is: there would be room for more than all.
+        No more is subtracted than is counted there, or the window would have room for more than its limit.
         """
         uses = self.uses
         place = len(uses)
@@ -114,7 +114,7 @@ class Meter:
             uses.insert(place, (at, amount))
 
     def opens_at(self, amount: float, now: float) -> float | None:
-        """When that much fits; None while that hangs on calls not yet entered, or if it never does."""
+        """When that much fits; None while that depends on calls not yet entered, or if it never does."""
         lacking = amount - self.room(now) - self._hair(amount)
         for at, used in self.uses:
             lacking -= used
@@ -124,7 +124,7 @@ class Meter:
 
 
 class DryRun:
-    """What would become of the meters of a service if work started one after the other, each as soon as it may."""
+    """The meters of a service as they would be if units started one after the other, each as soon as it may."""
 
     def __init__(self, meters: Iterable[Meter], now: float) -> None:
         self._meters = [one.again(one.rate) for one in meters]
@@ -133,10 +133,10 @@ class DryRun:
             meter.add(now, meter.open)
             meter.open = 0
         self._scarce = self.scarce = ""
-        """Of what too little was left for the one that was last looked at."""
+        """The quantity that lacked for the unit which was last peeked for."""
 
     def peek(self, cost: Cost) -> float | None:
-        """When the next in line could start; None when it never could."""
+        """When the next unit could start; None when it never could."""
         at, self.scarce = self._at, self._scarce
         for meter, amount in self._needed(cost):
             if not meter.fits(amount, at):
@@ -147,7 +147,7 @@ class DryRun:
         return at
 
     def start(self, cost: Cost, at: float | None) -> None:
-        """The next in line starts at that time; one that never could is passed over."""
+        """Start the next unit at that time; None passes over one that never could."""
         if at is not None:
             for meter, amount in self._needed(cost):
                 meter.add(at, amount)
@@ -159,21 +159,21 @@ class DryRun:
 
 
 class Spending(msgspec.Struct):
-    """What one start has reserved or used of its services' quantities."""
+    """What one start has reserved or used of the quantities of its services."""
 
     services: tuple[Service, ...]
     amounts: dict[str, float]
     counted_at: float
-    """From when on whoever decides next counts it."""
+    """The moment from which its stored grants count."""
     at: float | None = None
     """When its handler was entered."""
     is_recalled: bool = False
-    """True when it was made anew for an attempt under way: what was counted for it counts from other moments, so that
-    only more is taken from here on, and nothing given back."""
+    """True when it was read from the store for a running attempt. Its amounts were counted at other moments, so that
+    only more can be counted from here on, and nothing given back."""
     work_id: str | None = None
 
     def enter(self, at: float) -> None:
-        """The handler was entered: what was reserved counts from here on."""
+        """The handler was entered: count what was reserved from that moment."""
         self.at = at
         for service in self.services:
             for name, amount in self.amounts.items():
@@ -181,7 +181,7 @@ class Spending(msgspec.Struct):
                 service.use(name, at, amount)
 
     def settle(self, name: str, amount: float) -> float:
-        """So much of that quantity is used after all. By how much that differs from what was counted."""
+        """Count so much of a quantity instead of what was counted before. Returns the difference."""
         more = amount - self.amounts.get(name, 0)
         if self.is_recalled and more < 0:
             return 0
@@ -194,14 +194,14 @@ class Spending(msgspec.Struct):
         return more
 
     def returned(self) -> None:
-        """It never came to its handler."""
+        """The handler was never entered: give back what was reserved."""
         for service in self.services:
             for name, amount in self.amounts.items():
                 service.reserve(name, -amount)
 
 
 def together(one: Cost, other: Cost) -> Cost:
-    """What both use."""
+    """The sum of two costs."""
     if not other:
         return one
     sums = dict(one)

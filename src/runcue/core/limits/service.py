@@ -2,11 +2,11 @@
 
 A rate is an exact sliding window: in any stretch of `per` seconds at most `limit` starts. A start counts from
 its grant; while the handler has not been entered it counts as "now" (`open`), then from its true entry.
-`now - stamp >= per` is the one comparison, so that a checker that subtracts sees what we saw.
-Nothing is given back: a start that was entered stays in its windows whatever becomes of it.
+`now - stamp >= per` is the only comparison, so that a check by subtraction has the same result.
+Nothing is given back: a start whose handler was entered stays in its windows however it ends.
 
-Names of services say what they are: `name[key]` is the part of a service that one key has (`per=`), a name with a
-star is a `Group`, any one of the services it matches.
+A name tells the kind of service: `name[key]` is the part of a service that one key has (`per=`); a name with a star
+is a `Group`, any one of the services that match.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class Window:
         return self.limit - len(stamps) - self.open
 
     def first(self, now: float) -> float | None:
-        """When the oldest start was that still counts."""
+        """The moment of the oldest start that still counts."""
         self.room(now)
         return self.stamps[0] if self.stamps else None
 
     def entered(self, at: float) -> None:
-        """One open grant became a call at `at`."""
+        """Count an open grant as a call at `at`."""
         self.open -= 1
         if self.stamps and at < self.stamps[-1]:
             insort(self.stamps, at)
@@ -76,7 +76,7 @@ class Window:
             self.stamps.append(at)
 
     def as_meter(self) -> Meter:
-        """The same as a meter of calls, of which each start uses one."""
+        """A meter that counts calls like this window: each start uses one."""
         return Meter("", Rate(self.limit, self.per), deque((stamp, 1) for stamp in self.stamps), self.open)
 
     def opens_at(self, now: float) -> float | None:
@@ -87,7 +87,7 @@ class Window:
         return end_of(self.stamps[excess], self.per)
 
     def turn_of(self, place: int, now: float) -> float:
-        """When the start at that place in the line (0 is the next) fits, if all before it start in time."""
+        """When the start at that place in line (0 is the next) fits, if all before it start as soon as they can."""
         room = self.room(now)
         index = place - room  # of the start that has to leave the window first
         if index < 0:
@@ -102,44 +102,19 @@ class Window:
 class Service:
     """One service: its limits, what is active in it, and whether it is paused, throttled or tripped."""
 
-    __slots__ = (
-        "active",
-        "base",
-        "breaker",
-        "budgets",
-        "cap",
-        "declared",
-        "groups",
-        "held_by",
-        "is_gate",
-        "is_metered",
-        "is_out",
-        "is_paused",
-        "is_rated",
-        "limits",
-        "meters",
-        "name",
-        "narrowed_at",
-        "offered",
-        "open",
-        "parked",
-        "reserved",
-        "served",
-        "throttle_streak",
-        "throttled_until",
-        "wakes_at",
-        "width",
-        "windows",
-    )
+    __slots__ = ("active", "base", "breaker", "budgets", "cap", "declared", "groups", "held_by", "is_metered",
+                 "is_out", "is_paused", "is_rated", "is_round_robin", "limits", "meters", "name", "narrowed_at",
+                 "offered", "open", "parked", "reserved", "rounds", "throttle_streak", "throttled_until", "wakes_at",
+                 "width", "windows")  # fmt: skip
 
     def __init__(self, limits: Limits) -> None:
         self.name = limits.name
         self.base = base_name(limits.name)
-        """The service whose key this is the part of, if it is one."""
+        """The service that this is the part of a key of, if it is one."""
         self.active = 0
-        self.open = 0  # grants under a rate whose handler was not entered yet
+        self.open = 0  # granted starts under a rate whose handler was not entered yet
         self.is_paused = False
-        self.is_out = False  # when it was last told, or heard of, it was not available
+        self.is_out = False  # the last event about it said that it is not available
         self.throttled_until = 0.0
         self.throttle_streak = 0
         self.windows: tuple[Window, ...] = ()
@@ -147,17 +122,16 @@ class Service:
         self.reserved: dict[str, float] = {}  # of each quantity, by starts whose handler was not entered yet
         self.budgets: dict[str, Budget] = {}
         self.breaker: Breaker | None = None
-        self.width: float | None = None  # how many places there are, where that adapts
+        self.width: float | None = None  # how many slots there are, if that adapts
         self.narrowed_at = 0.0
-        self.declared: Limits | None = None  # by its program, while others hold that were set by hand
-        self.served = (
-            0  # how many turns its keys have had, or which one is that of its key (schedule/ready.py)
-        )
-        self.groups: tuple[Group, ...] = ()  # of which this is a member
-        self.parked = Parked(self)  # lanes that wait here (schedule/ready.py)
-        self.held_by: Lane | None = None  # the lane a unit is kept for (schedule/ready.py)
-        self.offered: Lane | None = None  # the lane that was last told to try (schedule/ready.py)
+        self.declared: Limits | None = None  # by its program, while limits that were set by hand hold
+        self.groups: tuple[Group, ...] = ()  # those that it is a member of
         self.wakes_at = math.inf
+        # for the choice (schedule/ready.py):
+        self.parked = Parked(self)
+        self.held_by: Lane | None = None  # the lane that a slot is held for
+        self.offered: Lane | None = None  # the lane that was last offered room
+        self.rounds = 0  # of its keys so far; for the part of a key: the next round of that key
         self.declare(limits)
 
     def declare(self, limits: Limits) -> None:
@@ -179,8 +153,8 @@ class Service:
         self.meters = tuple(self._meter(one.name, rate) for one in limits.quantities for rate in one.rates)
         self.is_rated = bool(self.windows or self.meters)
         self._set_metered(bool(self.meters or self.budgets))
-        self.is_gate = limits.each is not None and (self.is_rated or self.cap < UNLIMITED)
-        """True where keys compete for what all of them share: they take turns (schedule/ready.py)."""
+        self.is_round_robin = limits.each is not None and (self.is_rated or self.cap < UNLIMITED)
+        """True where keys compete for limits that they share: they are served round robin (schedule/ready.py)."""
         if limits.circuit_threshold is None:
             self.breaker = None
         elif self.breaker is None:
@@ -194,27 +168,26 @@ class Service:
             group.is_metered |= is_metered
 
     def _meter(self, name: str, rate: Rate) -> Meter:
-        """A meter that knows what was used lately, as far as the longest of the old ones does."""
+        """A meter that knows what was used lately, as far back as the longest of the old ones."""
         old = [meter for meter in self.meters if meter.name == name]
-        longest = max(old, key=lambda meter: meter.per, default=None)
-        return (
-            Meter(name, rate, deque(), self.reserved.get(name, 0)) if longest is None else longest.again(rate)
-        )
+        if old:
+            return max(old, key=lambda meter: meter.per).again(rate)
+        return Meter(name, rate, deque(), self.reserved.get(name, 0))
 
     @property
     def slack(self) -> float:
-        """How long after its grant a call may begin as a rule: whoever decides next counts it from then on."""
-        shortest = min(self._spans(), default=0.0)
+        """How long after its grant a call may usually begin: a stored grant counts from then on."""
+        shortest = min((one.per for one in self._rated()), default=0.0)
         return min(max(shortest * SLACK, LEAST_SLACK), MOST_SLACK)
 
     def state(self) -> ServiceState:
-        """How it stands, for whoever takes the next turn."""
+        """What is stored of it."""
         breaker = None if self.breaker is None else self.breaker.save()
         return ServiceState(self.limits, self.is_paused, self.throttled_until, self.throttle_streak, breaker,
                             self.width, self.narrowed_at, self.declared)  # fmt: skip
 
     def load(self, state: ServiceState) -> None:
-        """Stand as whoever decided before left it; its limits are declared before."""
+        """Take over what is stored of it; its limits were declared before."""
         self.is_paused = state.is_paused
         self.throttled_until, self.throttle_streak = state.throttled_until, state.throttle_streak
         self.declared = state.declared
@@ -230,20 +203,19 @@ class Service:
             not (self.active or self.open)
             and self.state().is_as_new(now)
             and not any(self.budget(name, now) for name in list(self.budgets))
-            and all(window.room(now) == window.limit for window in self.windows)
-            and all(meter.room(now) == meter.limit for meter in self.meters)
+            and all(one.room(now) == one.limit for one in self._rated())
         )
 
     @property
     def reach(self) -> float:
         """For how many seconds its starts have to be remembered."""
-        return max(self._spans(), default=0.0)
+        return max((one.per for one in self._rated()), default=0.0)
 
-    def _spans(self) -> list[float]:
-        return [window.per for window in self.windows] + [meter.per for meter in self.meters]
+    def _rated(self) -> tuple[Window | Meter, ...]:
+        return (*self.windows, *self.meters)
 
     def recall(self, starts: Iterable[Grant]) -> None:
-        """Count what was started before this process decided: in order, and once."""
+        """Count grants from before this process decided: in order, and once."""
         calls: list[float] = []
         for start in starts:
             if start.quantity:
@@ -254,7 +226,7 @@ class Service:
             window.stamps.extend(calls)
 
     def reserve(self, quantity: str, amount: float) -> None:
-        """So much more of a quantity is kept for starts whose handler was not entered yet."""
+        """Reserve so much more of a quantity for starts whose handler was not entered yet."""
         total = self.reserved.get(quantity, 0) + amount
         self.reserved[quantity] = total if total > HAIR else 0
         for meter in self.meters:
@@ -262,13 +234,13 @@ class Service:
                 meter.open = self.reserved[quantity]
 
     def use(self, quantity: str, at: float, amount: float) -> None:
-        """So much more of a quantity was used at that time."""
+        """Count that so much more of a quantity was used at that time."""
         for meter in self.meters:
             if meter.name == quantity:
                 meter.add(at, amount)
 
     def granted(self, amount: int) -> None:
-        """That many starts were granted under these rates; each is later `entered` or `returned`, once."""
+        """Count so many granted starts; each is later `entered` or `returned`, once."""
         self.open += amount
         for window in self.windows:
             window.open += amount
@@ -305,7 +277,7 @@ class Service:
         return room
 
     def fits(self, cost: Cost, now: float) -> bool:
-        """True when what a start is expected to use of each quantity is left."""
+        """True when so much of each quantity is left."""
         for name, amount in cost:
             for meter in self.meters:
                 if meter.name == name and not meter.fits(amount, now):
@@ -317,15 +289,15 @@ class Service:
         return True
 
     def has(self, quantity: str) -> bool:
-        """True when a limit to that quantity was declared."""
+        """True when a limit on that quantity was declared."""
         return any(meter.name == quantity for meter in self.meters)
 
     def sells(self, cost: Cost) -> bool:
-        """True when there is a limit here, at the moment, to some of what a start is expected to use."""
+        """True when one of these quantities is limited here at the moment."""
         return any(name in self.budgets or self.has(name) for name, _ in cost)
 
     def holds(self, cost: Cost) -> bool:
-        """True when that much may ever be used at once."""
+        """True when so much of each quantity fits into an empty window."""
         return all(
             meter.holds(amount) for name, amount in cost for meter in self.meters if meter.name == name
         )
@@ -335,7 +307,7 @@ class Service:
         return min((meter for meter in self.meters if meter.name == quantity), key=lambda meter: meter.limit)
 
     def outage(self, now: float) -> Blocked | None:
-        """Why it is not available, whatever its limits are; None when it is."""
+        """Why it is not available: paused, throttled or its circuit not closed; None when it is."""
         if self.is_paused:
             return Blocked("paused")
         if now < self.throttled_until:
@@ -345,13 +317,12 @@ class Service:
         return None
 
     def fullest(self, now: float) -> tuple[float | None, float | None]:
-        """How much is used of the rate or quantity of which least is left, and how much of it there is."""
-        limits: list[tuple[float, float]] = [(one.limit - one.room(now), one.limit) for one in self.windows]
-        limits += [(one.limit - one.room(now), one.limit) for one in self.meters]
+        """How much is used of the fullest rate or quantity, and its limit."""
+        limits = [(one.limit - one.room(now), one.limit) for one in self._rated()]
         return max(limits, key=lambda one: one[0] / one[1], default=(None, None))
 
     def blocked(self, now: float, cost: Cost = ()) -> Blocked | None:
-        """Why nothing that costs so much may start now, most lasting reason first; None when something may."""
+        """Why no unit that uses so much may start now, the most lasting reason first; None when one may."""
         outage = self.outage(now)
         if outage is not None and outage.reason != "circuit":
             return outage
@@ -390,25 +361,23 @@ class Service:
 
     def gains_at(self, now: float) -> float:
         """When the passing of time alone next adds to the room in its windows."""
-        firsts = [window.first(now) for window in self.windows] + [meter.first(now) for meter in self.meters]
-        pers = [window.per for window in self.windows] + [meter.per for meter in self.meters]
-        ends = [end_of(at, per) for at, per in zip(firsts, pers, strict=True) if at is not None]
+        ends = (end_of(at, one.per) for one in self._rated() if (at := one.first(now)) is not None)
         return min(ends, default=math.inf)
 
     def throttle(self, now: float, after: float | None) -> float:
-        """The service said "too many": leave it alone for `after` seconds, or 1 s doubling to 60 s."""
+        """The remote service said "too many": start nothing for `after` seconds, or 1 s doubling to 60 s."""
         if after is None:
-            if now < self.throttled_until:  # one of a burst that was already in flight
+            if now < self.throttled_until:  # a call that started before the first one was throttled
                 return self.throttled_until
             after = min(FIRST_THROTTLE * 2**self.throttle_streak, LONGEST_THROTTLE)
             self.throttle_streak = min(self.throttle_streak + 1, 16)
         self.throttled_until = max(self.throttled_until, now + after)
         return self.throttled_until
 
-    # what the far side says -------------------------------------------------------------------------------
+    # what the remote service says -------------------------------------------------------------------------
 
     def narrow(self, now: float, started_at: float) -> bool:
-        """It said "too many": half the places, once for all calls that were under way. True when that changes it."""
+        """It said "too many": halve the slots, once for all calls under way. True when that changed them."""
         adaptive = self.limits.adaptive
         if adaptive is None or self.width is None or started_at <= self.narrowed_at:
             return False
@@ -417,15 +386,15 @@ class Service:
         return True
 
     def went_well(self, started_at: float) -> bool:
-        """A call that began then ended well. True when something changed that is to be written."""
+        """A call that started then ended well. True when something changed that has to be written."""
         is_wider = self.width is not None and self.widen()
-        if not self.throttle_streak or started_at < self.throttled_until:  # in flight before the pause
+        if not self.throttle_streak or started_at < self.throttled_until:  # it started before the pause
             return is_wider
         self.throttle_streak = 0
         return True
 
     def widen(self) -> bool:
-        """A call ended well: one place more for each round of them, if they are used. True when that is a place."""
+        """A call ended well: as many of them as there are slots add one, if all are used. True when one was added."""
         adaptive = self.limits.adaptive
         is_used = bool(self.parked) or self.active >= self.cap // 2
         if adaptive is None or self.width is None or self.width >= adaptive.max or not is_used:
@@ -439,18 +408,18 @@ class Service:
         self.cap = int(width)
 
     def under_way(self, quantity: str) -> float:
-        """How much of it was granted to calls that the far side has not seen yet ("" for the calls themselves)."""
+        """How much of a quantity ("" for calls) was granted to calls that the remote service has not seen yet."""
         if not quantity:
             return self.open
         return max((meter.open for meter in self.meters if meter.name == quantity), default=0)
 
     def observe(self, quantity: str, left: float, until: float) -> None:
-        """The far side said how much it will still take before `until`."""
+        """The remote service said how much of a quantity it will still accept before `until`."""
         self.budgets[quantity] = Budget(left, until)
         self._set_metered(True)
 
     def budget(self, quantity: str, now: float) -> Budget | None:
-        """What the far side said of that quantity, while it holds."""
+        """What the remote service said about a quantity, while that holds."""
         budget = self.budgets.get(quantity)
         if budget is not None and now >= budget.until:
             del self.budgets[quantity]
@@ -458,21 +427,19 @@ class Service:
         return budget
 
     def spend_budget(self, quantity: str, amount: float) -> None:
-        """So much is used of what the far side said is left."""
+        """Subtract so much from what the remote service said is left."""
         budget = self.budgets.get(quantity)
         if budget is not None:
             budget.left -= amount
 
     def pressure(self, now: float) -> float:
         """How loaded the service is, from 0 to 1: the fullest of its limits."""
-        loads = [self.active / self.cap]
-        loads += [1 - window.room(now) / window.limit for window in self.windows]
-        loads += [1 - meter.room(now) / meter.limit for meter in self.meters]
+        loads = [self.active / self.cap, *(1 - one.room(now) / one.limit for one in self._rated())]
         return max(0.0, min(1.0, max(loads)))
 
 
 class Budget(msgspec.Struct):
-    """How much of something the far side said it will take until some moment."""
+    """How much of a quantity the remote service will still accept until some moment, as it said."""
 
     left: float
     until: float
@@ -488,8 +455,8 @@ class Group(Service):
         self.members: list[Service] = []
 
     def admit(self, service: Service) -> None:
-        """Take that service in, if the pattern matches it; one that has come to have keys is no longer meant."""
-        pattern = self.name.replace("[", "[[]").replace("?", "[?]")  # a star is all that is special here
+        """Make a service a member if the pattern matches it; one that has keys by now is a member no longer."""
+        pattern = self.name.replace("[", "[[]").replace("?", "[?]")  # only a star has a special meaning here
         is_meant = service.limits.each is None and not service.name.startswith("#")
         if not is_meant and service in self.members:
             self.members.remove(service)
@@ -500,36 +467,36 @@ class Group(Service):
             self.is_metered |= service.is_metered
 
     def room(self, now: float) -> int:
-        """How many starts all of them together allow now."""
+        """How many starts all members together allow now."""
         return min(sum(max(0, member.room(now)) for member in self.members), UNLIMITED)
 
     def fits(self, cost: Cost, now: float) -> bool:
-        """True when one of them has room and enough of each quantity."""
+        """True when a member has room and enough of each quantity."""
         return self.pick(cost, now) is not None
 
     def has(self, quantity: str) -> bool:
-        """True when a limit to that quantity was declared for one of them."""
+        """True when a limit on that quantity was declared for a member."""
         return any(one.has(quantity) for one in self.members)
 
     def sells(self, cost: Cost) -> bool:
-        """True when there is a limit in one of them to some of what a start is expected to use."""
+        """True when a member limits one of these quantities at the moment."""
         return any(one.sells(cost) for one in self.members)
 
     def holds(self, cost: Cost) -> bool:
-        """True when that much may ever be used at once in one of them."""
+        """True when so much of each quantity fits into the empty windows of a member."""
         return any(one.holds(cost) for one in self.members)
 
     def tightest(self, quantity: str) -> Meter:
-        """The one in the member that allows most."""
+        """The tightest meter of the member that allows most."""
         return max((one.tightest(quantity) for one in self.members), key=lambda meter: meter.limit)
 
     def pick(self, cost: Cost, now: float) -> Service | None:
-        """The least loaded of those that may be used now; the first of them where several are."""
+        """The least loaded member that may be used now, the first one of several."""
         free = [one for one in self.members if one.room(now) > 0 and one.fits(cost, now)]
         return min(free, key=lambda one: (one.pressure(now), one.active), default=None)
 
     def blocked(self, now: float, cost: Cost = ()) -> Blocked | None:
-        """Why none of them may be used: what holds for the one that is free first."""
+        """Why no member may be used: the reason of the one that is free first."""
         reasons = [one.blocked(now, cost) for one in self.members]
         if not reasons:
             return Blocked("paused", None, f"no service is called {self.name}")
@@ -540,5 +507,5 @@ class Group(Service):
         return Blocked(first.reason, first.until, f"each of {len(known)}: {first.details or first.reason}")
 
     def gains_at(self, now: float) -> float:
-        """When the passing of time alone next adds to the room in one of them."""
+        """When the passing of time alone next adds to the room of a member."""
         return min((member.gains_at(now) for member in self.members), default=math.inf)

@@ -1,7 +1,7 @@
 """All services that a queue knows, by name: declared ones, the parts of keys, and groups.
 
-A key's part (`name[key]`) comes to be when it is first used, here or by another process, and is dropped when it has
-nothing left to remember. A group (`name_*`) is kept aside: it is a way to use services and not one of them.
+The part of a key (`name[key]`) is made when it is first used, here or by another process, and dropped when it has
+nothing left to remember. A group (`name_*`) is a way to use services and not a service of its own.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from runcue.core.model.state import base_name, is_pattern, key_name
 
 
 class Services(dict[str, Service]):
-    """Services by name; `find` makes those that follow from a declaration."""
+    """Services by name; `find` makes the parts of keys and groups."""
 
     def __init__(self, touch: Callable[[Service], None]) -> None:
         super().__init__()
         self._touch = touch
         self.groups: dict[str, Group] = {}
         self.declared = 0
-        """How many were declared since the beginning: what follows from them is not counted."""
-        self.on_new: Callable[[Service], None] = nobody_used_it
-        """Called for a service that is watched from now on: one that was declared, or the part of a new key."""
+        """How many were declared so far; parts of keys and groups are not counted."""
+        self.on_new: Callable[[Service], None] = ignore
+        """Called for each new service: one that was declared, or the part of a new key."""
 
     def find(self, name: str) -> Service | None:
-        """The service of that name: declared, a key's part of one that is, or a group of them."""
+        """The service of that name: a declared one, the part of a key, or a group; None for an unknown name."""
         service = self.get(name)
         if service is not None:
             return service
@@ -40,7 +40,7 @@ class Services(dict[str, Service]):
         return service
 
     def lookup(self, name: str) -> Service | None:
-        """The service or group of that name, if there is one already."""
+        """The service or group of that name, if it was made already."""
         return self.get(name) or self.groups.get(name)
 
     def _group(self, pattern: str) -> Group | None:
@@ -55,8 +55,8 @@ class Services(dict[str, Service]):
         return group if group.members else None
 
     def declare(self, limits: Limits) -> Service | None:
-        """A program declares a service. None when that changes nothing: it has these limits already, or others that
-        were set by hand since the program declared the same before."""
+        """A program declares a service. None when that changes nothing: the service has these limits already, or the
+        program declared the same before and others were set by hand since."""
         service = self.get(limits.name)
         if service is not None and service.declared is not None:
             if service.declared == limits:
@@ -66,30 +66,28 @@ class Services(dict[str, Service]):
         return self.apply(limits)
 
     def adjust(self, service: Service, limits: Limits) -> None:
-        """Somebody set the limits of a service by hand: they hold until its program declares others than before."""
+        """Set the limits of a service by hand: they hold until its program declares others than before."""
         declared = service.declared or service.limits
         self.apply(limits)
         service.declared = None if declared == limits else declared
 
     def apply(self, limits: Limits) -> Service | None:
-        """A service has these limits from now on, and its keys theirs. None when it has had them already."""
+        """Give a service these limits, and its keys theirs. None when it has had them already."""
         service = self.get(limits.name)
+        is_new = service is None
         if service is None:
             self.declared += 1
             service = self[limits.name] = Service(limits)
             self.on_new(service)
-            for group in self.groups.values():
-                group.admit(service)
-                self._touch(group)
-            return service
-        if service.limits == limits:
+        elif service.limits == limits:
             return None
-        service.declare(limits)
-        self._touch(service)
+        else:
+            service.declare(limits)
+            self._touch(service)
         for group in self.groups.values():
             group.admit(service)
             self._touch(group)
-        for part in self.values():
+        for part in () if is_new else self.values():
             each = limits.of_key(part.name) if part.base == service.name else None
             if each is not None:
                 part.declare(each)
@@ -97,31 +95,28 @@ class Services(dict[str, Service]):
         return service
 
     def drop_keys(self, used: Iterable[Service], now: float) -> None:
-        """Drop what is kept of keys that are not among the used ones and have nothing to remember."""
-        keys = dict.fromkeys(service for service in self.values() if self.is_key(service))
-        for service in used:
-            keys.pop(service, None)
-        for service in keys:
-            if service.is_as_new(now):
+        """Drop the parts of keys that are not in use and have nothing to remember."""
+        kept = set(used)
+        for service in list(self.values()):
+            if service not in kept and self.is_key(service) and service.is_as_new(now):
                 del self[service.name]
 
     def with_parts(self, names: Iterable[str]) -> list[str]:
-        """The same, and for each service with keys whose key nobody said the part of those that have none: such work
-        was submitted when the service had no keys, or by a program that does not know of them."""
+        """These names, and before each service with keys the part of the empty key, if no key of it is among them:
+        such units were submitted when the service had no keys, or by a program that does not know of them."""
         found: list[str] = []
         for name in names:
             service = self.get(name)
-            has_part = (
-                service is None or service.limits.each is None or any(base_name(one) == name for one in found)
-            )
-            found += [name] if has_part else [key_name(name, ""), name]
+            if service is not None and service.limits.each is not None and name not in map(base_name, found):
+                found.append(key_name(name, ""))
+            found.append(name)
         return found
 
     def is_key(self, service: Service) -> bool:
-        """True for the part of a service that one key has; a name with brackets may be a service's own."""
+        """True for the part of a key. (A service may be declared with brackets in its name.)"""
         base = self.get(service.base or "")
         return base is not None and base.limits.each is not None
 
 
-def nobody_used_it(service: Service) -> None:
-    """A service is watched from now on, and there is nobody else who might have used it before."""
+def ignore(service: Service) -> None:
+    """A service is new, and no other process can have used it before."""

@@ -1,7 +1,7 @@
-"""What runcue tells: one table of events, and the value a listener gets.
+"""The events: one table of all types, and the value that a listener gets.
 
-Deciding tells in a few words, because most events are never looked at; the bus makes `Event`s of those that
-somebody reads. The everyday ones (queued, started, completed) are told by the record alone: its state says which.
+A turn emits short drafts, because most events are never read; the bus makes an `Event` of each that is. For everyday
+events (queued, started, completed) the record alone is emitted: its state says which event it is.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import msgspec
 from runcue.core.model.record import Record, WorkState
 
 EVENTS: dict[str, str] = {
-    "queued": "New work was accepted.",
+    "queued": "A new unit was accepted.",
     "started": "A handler is about to be called.",
     "completed": "The handler returned; the result is kept.",
     "failed": "An attempt failed; `final` tells whether it was the last.",
     "retrying": "A failed attempt will be followed by another, at `next_retry_at`.",
-    "cancelled": "The work was cancelled.",
+    "cancelled": "The unit was cancelled.",
     "skipped": "The output was already valid, so the handler was not called.",
     "progress": "A handler reported how far it is.",
     "stale_completion": "An attempt that no longer counts came back; its answer was dropped.",
@@ -31,9 +31,9 @@ EVENTS: dict[str, str] = {
     "circuit_closed": "The probe succeeded: the service is used again.",
     "backpressure_active": "The queue passed 80 % of `max_queued`, filled up, or left either again.",
     "callback_failed": "A callback of the application raised, overran or answered nonsense.",
-    "lease_lost": "The worker that ran this work died or fell silent; `crashes` counts how often that happened.",
+    "lease_lost": "The worker that ran this unit died or fell silent; `crashes` counts how often that happened.",
     "task_changed": "A program declared a task in another way than it was known; that holds from now on.",
-    "pending_warning": "Work has been pending for longer than `pending_warn_after`.",
+    "pending_warning": "A unit has been pending for longer than `pending_warn_after`.",
     "stall_warning": "Nothing has started or finished for longer than `stall_warn_after`.",
     "gap": "This reader fell behind: `missed` events are gone.",
 }
@@ -46,7 +46,7 @@ FINAL_EVENTS = frozenset({"completed", "failed", "cancelled", "skipped"})
 
 
 class EventDraft(msgspec.Struct, frozen=True, gc=False):
-    """What happened to what: the record as it stood then, and what else belongs to it."""
+    """An event before it is published: its type, the record as it was then, and further data."""
 
     type: str
     at: float
@@ -55,11 +55,11 @@ class EventDraft(msgspec.Struct, frozen=True, gc=False):
 
 
 News = EventDraft | Record
-"""Something to tell. A record alone says that it was accepted, started or completed just now."""
+"""Something to publish. A record alone means that its unit was just accepted, started or completed."""
 
 
 def draft_of(news: News) -> EventDraft:
-    """The same in words."""
+    """The draft of an event, also where a record alone was emitted."""
     if isinstance(news, EventDraft):
         return news
     if news.state is WorkState.PENDING:
@@ -70,7 +70,7 @@ def draft_of(news: News) -> EventDraft:
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened, told after it was committed. `seq` is a place to go on reading from."""
+    """Something that happened, published after it was committed. `seq` is a place to go on reading from."""
 
     type: str
     seq: int
@@ -88,7 +88,7 @@ class Event(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The long name: `work_completed` for `completed`; the type itself for what is not about work."""
+        """The long name: `work_completed` for `completed`; the type itself for events that are not about a unit."""
         return f"work_{self.type}" if self.type in WORK_EVENTS else self.type
 
     @property
@@ -97,38 +97,30 @@ class Event(msgspec.Struct, frozen=True):
         return self.task
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else belongs to this event: `event.depth`, `event.fraction`, …"""
+        """Further data of this event as attributes: `event.depth`, `event.fraction`, …"""
         if not name.startswith("_") and name in self.data:
             return self.data[name]
         raise AttributeError(f"a {self.type!r} event has no {name!r}")
 
 
-def is_final(words: EventDraft) -> bool:
-    """True when that was the last thing to be told about a work (unless it is retried by hand)."""
-    record = words.record
-    return words.type in FINAL_EVENTS and record is not None and record.state.is_final
+def is_final(draft: EventDraft) -> bool:
+    """True for the last event of a unit (unless it is retried by hand)."""
+    record = draft.record
+    return draft.type in FINAL_EVENTS and record is not None and record.state.is_final
 
 
 def make_event(seq: int, news: News) -> Event:
-    """The event that listeners get for what was told."""
-    words = draft_of(news)
-    type, at, record, data = words.type, words.at, words.record, words.data or {}
+    """The event that listeners get for what was emitted."""
+    draft = draft_of(news)
+    type, at, record, data = draft.type, draft.at, draft.record, draft.data or {}
     if record is None:
         return Event(type, seq, at, data.get("work_id"), data.get("task"), error=data.get("error"),
                      service=data.get("service"), data=data)  # fmt: skip
     began, ended = record.started_at, record.completed_at
-    return Event(
-        type,
-        seq,
-        at,
-        record.id,
-        record.spec.task,
-        data.get("attempt", record.attempt),
-        is_final(words),
-        record.result if type == "completed" else None,
-        record.error if type in ("failed", "cancelled") else None,
-        data.get("will_retry"),
-        data.get("duration", None if began is None or ended is None else ended - began),
-        data.get("service") or (record.services[0] if record.spec.services else None),
-        data,
-    )
+    attempt = data.get("attempt", record.attempt)
+    result = record.result if type == "completed" else None
+    error = record.error if type in ("failed", "cancelled") else None
+    duration = data.get("duration", None if began is None or ended is None else ended - began)
+    service = data.get("service") or (record.services[0] if record.spec.services else None)
+    return Event(type, seq, at, record.id, record.spec.task, attempt, is_final(draft), result, error,
+                 data.get("will_retry"), duration, service, data)  # fmt: skip

@@ -1,6 +1,6 @@
-"""What an exception means for the work whose handler raised it.
+"""What an exception means for the unit whose handler raised it.
 
-    throttled   the far side said "slow down": RateLimited, HTTP 429, HTTP 503 or 529 with Retry-After, an AWS
+    throttled   the service said "slow down": RateLimited, HTTP 429, HTTP 503 or 529 with Retry-After, an AWS
                 error code that means it, whatever status it came with, a stream that ends with such an error
     snoozed     the handler asked to run again later, with no attempt counted
     permanent   another attempt cannot help: Permanent, a class named ValidationError, HTTP 4xx other than
@@ -8,9 +8,9 @@
     timeout     never made here: the engine says so when an attempt ran out of time
     error       everything else, also SystemExit and the like: the retry policy decides
 
-HTTP libraries are known by the shape of their exceptions; none is imported. An exception is foreign code: its
-attributes, its class and its text may raise anything, be huge or be nonsense. So `classify` is the last resort of
-an attempt: nothing that an exception does gets past it. No clock is read.
+HTTP libraries are recognized by the shape of their exceptions; none is imported. An exception is foreign code: its
+attributes, its class and its text may raise anything, be huge or be nonsense. `classify` never raises, whatever an
+exception does. No clock is read.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ AWS_THROTTLES: Final = frozenset({
 AWS_TROUBLES: Final = frozenset({
     "requesttimeout", "priorrequestnotcomplete", "transactioninprogress", "limitexceeded",
 })  # fmt: skip
-# What SDKs of LLMs carry as `type` or `code` when a stream ends so, long after its status 200.
+# The `type` or `code` of exceptions in SDKs of LLMs, when a stream is throttled long after its status 200.
 STREAM_THROTTLES: Final = frozenset({"rate_limit_error", "rate_limit_exceeded"})
 
 # Control characters, and those that turn a line around or break it, would garble a terminal or a log.
@@ -63,7 +63,7 @@ ESCAPES: Final = {
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """What a failed attempt comes to: what kind it is, what to keep of it, and when to go on."""
+    """A failed attempt: which kind of failure it is, what is stored of it, and when to try again."""
 
     kind: Kind
     message: str
@@ -71,7 +71,7 @@ class Failure(msgspec.Struct, frozen=True):
     after: float | None = None
     service: str | None = None
     is_answer: bool = False
-    """True for a failure that the far side itself answered with: it is up, only not for this."""
+    """True for a failure that the service answered with: it is up, and refused this call only."""
 
 
 class _Meaning(NamedTuple):
@@ -83,13 +83,13 @@ class _Meaning(NamedTuple):
 
 
 def classify(error: BaseException, retry_on: RetryOn | type[BaseException] = None) -> Failure:
-    """Decide what an exception means for its work; whatever the exception is, this does not raise."""
+    """Decide what an exception means for its unit. Never raises, whatever the exception is."""
     message = describe(error)
     try:
         meaning = _meaning(error, retry_on)
-    except ConfigError as mistake:  # such as Snooze("soon"): the handler is wrong, and that is the news
+    except ConfigError as mistake:  # such as Snooze("soon"): the mistake in the handler is what to report
         meaning, message = _Meaning("error"), describe(mistake)
-    except BaseException:  # noqa: BLE001 (an exception so strange that it cannot even be asked what it is)
+    except BaseException:  # noqa: BLE001 (an exception that raises when it is looked at)
         meaning = _Meaning("error")
     kind, after, service, is_answer, note = meaning
     if note:
@@ -143,7 +143,7 @@ def _meaning(error: BaseException, retry_on: RetryOn | type[BaseException]) -> _
 
 
 def _is_retried(error: BaseException, retry_on: RetryOn | type[BaseException]) -> tuple[bool, str]:
-    """What `retry_on` says, and a note when it failed: that does not take the work's chance away."""
+    """Whether `retry_on` wants another attempt, and a note if it raised: then there is another attempt."""
     if retry_on is None:
         return True, ""
     if isinstance(retry_on, (type, tuple)):
@@ -155,14 +155,14 @@ def _is_retried(error: BaseException, retry_on: RetryOn | type[BaseException]) -
 
 
 def _wait(after: object, name: str) -> float:
-    """The time a handler asked for; a computed moment that has already passed means at once."""
+    """The seconds that a handler asked for; a negative time means at once."""
     seconds = after.total_seconds() if isinstance(after, timedelta) else after
     is_past = isinstance(seconds, (int, float)) and seconds < 0
     return 0.0 if is_past else duration(after, name)
 
 
 def _pause(given: object) -> float | None:
-    """The time RateLimited was given; what nobody can read must not fail the work."""
+    """The seconds that RateLimited was given; a value that cannot be read must not fail the unit."""
     if isinstance(given, str) and (wait := seconds(given)) is not None:
         return wait
     try:

@@ -1,7 +1,7 @@
-"""The life of a piece of work, as one table.
+"""The states of a unit and the moves between them, as one table.
 
-A move names a state, a verb and the state it leads to. What is not in the table is illegal: `move` raises
-and changes nothing. No other module writes `Record.state`; the diagram in the docs is made from MOVES.
+A move is a state, a verb and the state it leads to. A move that is not in the table is illegal: `move` raises and
+changes nothing. No other module writes `Record.state`; the diagram in the docs is made from MOVES.
 """
 
 from __future__ import annotations
@@ -36,63 +36,42 @@ for (_source, _verb), _target in MOVES.items():
 
 
 class IllegalMove(AssertionError):
-    """A mistake in runcue itself: a move that the table of lives does not have."""
+    """A bug in runcue itself: a move that the table does not have."""
 
 
 def move(record: Record, verb: str, **changes: Any) -> Record:
     """The record after `verb`, with `changes`; IllegalMove when its state does not allow that."""
     state = _TARGETS.get(verb, {}).get(record.state)
     if state is None:
-        raise IllegalMove(f"work {record.id!r} is {record.state.value}: it cannot {verb}")
+        raise IllegalMove(f"unit {record.id!r} is {record.state.value}: it cannot {verb}")
     return replace(record, state=state, **changes)
 
 
 def started(
     record: Record, token: int, now: float, worker: str | None = None, shelf: str | None = None
 ) -> Record:
-    """The move every attempt begins with: `move(record, "start", …)`, at a fifth of its cost.
+    """The move that begins every attempt: `move(record, "start", …)`, at a fifth of its cost.
 
-    Where nobody shares the queue there is no worker to name, and most starts change few fields.
+    Where no other process shares the queue there is no worker to name, and most starts change few fields.
     """
     if record.state is not PENDING:
         return move(record, "start")
     if worker is None and record.next_retry_at is None and record.watch_at is None:
         return replace(record, state=RUNNING, attempt=record.spent + 1, token=token, started_at=now)
-    return replace(
-        record,
-        state=RUNNING,
-        attempt=record.spent + 1,
-        token=token,
-        started_at=now,
-        next_retry_at=None,
-        worker=worker,
-        shelf=shelf,
-        place=now,
-        watch_at=None,
-    )
+    return replace(record, state=RUNNING, attempt=record.spent + 1, token=token, started_at=now, next_retry_at=None,
+                   worker=worker, shelf=shelf, place=now, watch_at=None)  # fmt: skip
 
 
 def finished(record: Record, result: Any, now: float) -> Record:
-    """The move most attempts end with: `move(record, "finish", …)`, at a fifth of its cost."""
+    """The move that ends most attempts: `move(record, "finish", …)`, at a fifth of its cost."""
     if record.state is not RUNNING:
         return move(record, "finish")
     if record.worker is None and record.error is None:
         return replace(
             record, state=COMPLETED, spent=record.attempt, token=0, completed_at=now, result=result
         )
-    return replace(
-        record,
-        state=COMPLETED,
-        spent=record.attempt,
-        token=0,
-        completed_at=now,
-        result=result,
-        error=None,
-        traceback=None,
-        worker=None,
-        shelf=None,
-        place=0.0,
-    )
+    return replace(record, state=COMPLETED, spent=record.attempt, token=0, completed_at=now, result=result,
+                   error=None, traceback=None, worker=None, shelf=None, place=0.0)  # fmt: skip
 
 
 def diagram() -> str:

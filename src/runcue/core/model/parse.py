@@ -1,12 +1,12 @@
-"""Loose values and text become exact ones here, once, at the edge; nothing inside runcue reads text again.
+"""Turns loose values and text into exact ones, once, at the edge; no other part of runcue parses them again.
 
 Rules:
-- What is refused is refused with the option's name, what was given (quoted, cut) and what would be right.
+- A refusal names the option, what was given (quoted, cut) and what is expected.
 - Digits are ASCII, units are lower case; a bool is no number, and neither is NaN or infinity.
 - A rate is written without spaces: "60/min", "100/10s", "1.5M/day". A tuple of two numbers is one rate, a
   list is several. A window lasts from a millisecond to some thirty years.
-- Params are kept as JSON, and only if reading them back gives what was submitted; only a tuple may come back
-  as a list, and an enum member as the text or number it equals.
+- Params are stored as JSON, and refused unless reading them back gives what was submitted; only a tuple may come
+  back as a list, and an enum member as the text or number it equals.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def number(
 
 
 def concurrent(value: object) -> int:
-    """Make sure that a cap on running work is a whole number that lets anything run."""
+    """Make sure that a limit on running units is a whole number of at least 1."""
     return number(value, "concurrent", low=1, high=HIGHEST_LIMIT, whole=True)
 
 
@@ -281,8 +281,8 @@ def encode_params(params: object, limit: int) -> bytes:
         raise InvalidParams("params", f"must be a dict, not {_kind(params)}. {JSON_FORMS}")
     if not params:
         return b"{}"
-    try:  # the fast path: JSON that was read back and compared; else the slow walk finds out why not
-        _probe(params)  # unlike JSON's encoder it refuses whole numbers of more than 64 bits
+    try:  # the fast path: encode, decode and compare; if that fails, the slow walk finds out why
+        _probe(params)  # unlike the JSON encoder it refuses whole numbers of more than 64 bits
         data = _encode(params)
         if len(data) <= limit:
             is_deep = len(data) > 2 * DEEPEST and _is_deep(data, params)
@@ -302,7 +302,7 @@ def encode_params(params: object, limit: int) -> bytes:
 
 
 def decode_params(data: bytes) -> dict[str, Any]:
-    """Read stored params back, as a dict of the caller's own."""
+    """Read stored params back, as a new dict that the caller may change."""
     if data == b"{}":
         return {}
     try:
@@ -312,12 +312,12 @@ def decode_params(data: bytes) -> dict[str, Any]:
 
 
 def _is_deep(data: bytes, params: dict[Any, Any]) -> bool:
-    """True when the params of that JSON are nested too deep: few brackets already tell that they are not."""
+    """True when the params of that JSON are nested too deep; if it has few brackets, they cannot be."""
     return data.count(b"[") + data.count(b"{") > DEEPEST and _depth(params) > DEEPEST
 
 
 def _exact(value: object, trail: Trail) -> Any:
-    """The slow walk: the same in plain JSON types, or an error that says where the trouble is."""
+    """The slow walk: the value in plain JSON types, or an error that says which part of it is refused and why."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):

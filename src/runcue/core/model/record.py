@@ -1,7 +1,7 @@
-"""The values runcue is made of: what was asked for, how it stands, and what people are shown.
+"""A unit as three values: as it was submitted, as it is stored, and as users see it.
 
 `Spec`    what was submitted. Made once at the edge, never changed, never copied.
-`Record`  how that work stands now. Every move makes a new one; a store keeps the latest.
+`Record`  the unit at present. Every move makes a new one; a store keeps the latest.
 `Work`    what callbacks, handlers and `get()` see of both.
 
 All are frozen. Times are seconds of queue time, which looks like epoch seconds and never jumps;
@@ -22,11 +22,11 @@ from runcue.core.model.retry import Retry
 from runcue.core.model.state import is_pattern
 
 HISTORY_KEPT = 100
-"""How many failed attempts of a work are remembered."""
+"""How many failed attempts of a unit are remembered."""
 
 
 class WorkState(StrEnum):
-    """Where a piece of work stands in its life (the moves are in lifecycle.py)."""
+    """The state of a unit (the moves between states are in lifecycle.py)."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -43,12 +43,12 @@ class WorkState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """True when nothing more happens to the work unless somebody retries it."""
+        """True when nothing more happens to the unit unless it is retried by hand."""
         return self not in (WorkState.PENDING, WorkState.RUNNING)
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """One line of a work's history: a start that ended without success."""
+    """One line in the history of a unit: an attempt that ended without success."""
 
     number: int
     at: float | None
@@ -58,7 +58,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 class Spec(msgspec.Struct, frozen=True, gc=False):
-    """What was asked for: everything `submit` was given, checked and made exact."""
+    """What was submitted: everything that `submit` was given, checked and made exact."""
 
     id: str
     task: str
@@ -75,15 +75,15 @@ class Spec(msgspec.Struct, frozen=True, gc=False):
     idempotency_key: str | None = None
     on_failed: str = "resubmit"
     is_named: bool = False
-    """True when the id was given by the user: only such work can be waited for before it comes."""
+    """True when the user chose the id: only on such a unit others can depend before it is submitted."""
     retry: Retry | None = None
-    """Its own policy for failed attempts, in place of its task's."""
+    """Its own policy for failed attempts, instead of that of its task."""
     cost: Cost = ()
     """How much of each quantity of its services a start is expected to use."""
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """How one piece of work stands. The unit that stores keep."""
+    """A unit as it is stored."""
 
     id: str
     spec: Spec
@@ -93,11 +93,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     state: WorkState = WorkState.PENDING
     attempt: int = 1
     spent: int = 0
-    """Starts that count: a throttled, snoozed or stopped start reuses its number."""
+    """The number of the last attempt that counts: a throttled, snoozed or stopped one is not counted."""
     failures: int = 0
-    """Failed attempts since the last explicit retry: what `max_attempts` bounds."""
+    """Failed attempts since it was last retried by hand: limited by `max_attempts`."""
     token: int = 0
-    """Fences the running attempt: an answer with another token is dropped."""
+    """The token of the running attempt, else 0: an answer with another token is dropped."""
     started_at: float | None = None
     completed_at: float | None = None
     next_retry_at: float | None = None
@@ -108,24 +108,24 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     traceback: str | None = None
     history: tuple[Attempt, ...] = ()
     crashes: int = 0
-    """How often the process that ran it died."""
+    """How often the worker that ran it died."""
     worker: str | None = None
-    """Who runs it; of work that does not run, with whom the code of an attempt that was given up may still run."""
+    """The worker that runs it; if it is not running, the worker of its overdue attempt."""
     missing: int = 0
     """How many of its dependencies have not completed yet."""
     since: float = 0.0
     """When it became pending."""
     shelf: str | None = None
-    """Where it waits or runs: stores find it by that, in the order of `place` and `seq`, and know no more of it."""
+    """Its index key: where it waits or runs. Stores find records by it, in the order of `place` and `seq`."""
     place: float = 0.0
     watch_at: float | None = None
-    """When somebody has to look at it, wherever it is."""
+    """When it reaches its next time limit."""
     chosen: str | None = None
-    """The service it was last started on, where it may use any of several."""
+    """The service of a group that it was last started on."""
 
     @property
     def services(self) -> tuple[str, ...]:
-        """What it uses: the chosen service in place of a pattern."""
+        """The services it uses, with the chosen one instead of a pattern."""
         services = self.spec.services
         if self.chosen is None:
             return services
@@ -166,7 +166,7 @@ class Work(msgspec.Struct, frozen=True):
     retry: Retry | None = None
     """Its own policy for failed attempts, if it was submitted with one."""
     worker: str | None = None
-    """The process that runs it, where several share a queue."""
+    """The worker that runs it, where several processes share a queue."""
 
     @property
     def task_type(self) -> str:
@@ -185,55 +185,33 @@ class Work(msgspec.Struct, frozen=True):
 
     @property
     def service(self) -> str | None:
-        """The first service this work uses, or None."""
+        """The first service it uses, or None."""
         return self.services[0] if self.services else None
 
     @property
     def cancelled(self) -> bool:
-        """True once somebody cancelled it (a running handler sees this live)."""
+        """True once it was cancelled (a running handler sees this at once)."""
         return self.state is WorkState.CANCELLED
 
     def progress(self, fraction: float | None = None, text: str | None = None) -> None:
-        """Nothing: here so that a handler that reports its progress can be tested with a Work made by hand."""
+        """Does nothing: so that a handler that reports its progress can be tested with a Work made by hand."""
 
     def charge(self, **amounts: float) -> None:
-        """Nothing, as above: what a running handler says that it really used."""
+        """Does nothing: so that a handler that reports what it used can be tested with a Work made by hand."""
 
     def observe(self, headers: Mapping[str, Any], service: str | None = None) -> None:
-        """Nothing, as above: what a running handler was told of the limits of the far side."""
+        """Does nothing: so that a handler that passes on response headers can be tested with a Work made by hand."""
 
 
 def view(record: Record) -> Work:
-    """The frozen `Work` people are shown for a record."""
+    """The `Work` that users see of a record."""
     spec = record.spec
-    return Work(
-        record.id,
-        spec.task,
-        decode_params(spec.params),
-        spec.target,
-        spec.queue,
-        record.state,
-        record.attempt,
-        record.created_at,
-        record.started_at,
-        record.completed_at,
-        record.next_retry_at,
-        record.result,
-        record.error,
-        spec.depends_on,
-        spec.timeout,
-        spec.dependency_timeout,
-        spec.idempotency_key,
-        spec.priority,
-        spec.run_at,
-        record.skipped,
-        record.services,
-        record.traceback,
-        record.history,
-        record.failures,
-        spec.retry,
-        record.worker if record.token else None,
-    )
+    worker = record.worker if record.token else None
+    return Work(record.id, spec.task, decode_params(spec.params), spec.target, spec.queue, record.state,
+                record.attempt, record.created_at, record.started_at, record.completed_at, record.next_retry_at,
+                record.result, record.error, spec.depends_on, spec.timeout, spec.dependency_timeout,
+                spec.idempotency_key, spec.priority, spec.run_at, record.skipped, record.services, record.traceback,
+                record.history, record.failures, spec.retry, worker)  # fmt: skip
 
 
 class PriorityContext(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""How often work is tried, and how long it waits in between.
+"""How often a unit is tried, and how long it waits in between.
 
 Delay after failed attempt n, before jitter:
 
@@ -7,8 +7,8 @@ Delay after failed attempt n, before jitter:
     fixed        base
     power        base^n
 
-It never exceeds `max_delay`, however large base and n are. Jitter takes 50 to 100 % of it, made from the
-work's id and the attempt: spread out over many works, yet the same in every process and every replay.
+It never exceeds `max_delay`, however large base and n are. Jitter takes 50 to 100 % of it, computed from the unit's
+id and the attempt: spread out over many units, yet the same in every process and every replay.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Retry(msgspec.Struct, frozen=True):
     jitter: bool = True
     retry_on: RetryOn = None
 
-    if TYPE_CHECKING:  # what it may be given is looser than what it holds
+    if TYPE_CHECKING:  # it accepts more types than its fields have
 
         def __init__(
             self,
@@ -68,7 +68,7 @@ class Retry(msgspec.Struct, frozen=True):
         force_setattr(self, "retry_on", _chooser(self.retry_on))
 
     def __eq__(self, other: object) -> bool:
-        """Equal to a policy with the same fields; one that says no more than a count, as `retry=3`, also to that."""
+        """Equal to a policy with the same fields; a policy with defaults except the count also equals that count."""
         if isinstance(other, Retry):
             return self._key() == other._key()
         return self._key() == other if isinstance(other, (int, float)) else NotImplemented
@@ -93,7 +93,7 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 def retry_of_work(value: object) -> Retry:
-    """Read what one work was submitted with: as Retry.of, but for what cannot be kept in a file."""
+    """Read the `retry` of a single unit: as `Retry.of`, but without `retry_on`, which cannot be stored."""
     policy = Retry.of(value)
     if policy.retry_on is not None:
         raise InvalidOption("retry_on", policy.retry_on, "nothing here: only a task can have it")
@@ -101,7 +101,7 @@ def retry_of_work(value: object) -> Retry:
 
 
 def delay_after(retry: Retry, work_id: str, attempt: int) -> float:
-    """Tell how many seconds work waits after its failed attempt number `attempt`."""
+    """How many seconds a unit waits after its failed attempt number `attempt`."""
     delay = min(_backoff(retry, attempt), retry.max_delay)
     return delay * _share(work_id, attempt) if retry.jitter else delay
 
@@ -125,7 +125,7 @@ def _backoff(retry: Retry, attempt: int) -> float:
 
 
 def _share(work_id: str, attempt: int) -> float:
-    """A number from 0.5 to 1 that is as good as drawn by lot, and always the same for the same attempt."""
+    """A number from 0.5 to 1 that looks random, and is always the same for the same attempt."""
     from hashlib import blake2b  # loads a cryptographic library, and only failures need it
 
     lot = blake2b(f"{attempt}:{work_id}".encode("utf-8", "surrogatepass"), digest_size=6).digest()

@@ -1,4 +1,4 @@
-"""The options of a Cue that decide something, and what is known of each task."""
+"""The options of a Cue that affect decisions, and the rules of each task."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import msgspec
 from runcue.core.model.retry import Retry
 
 MOST_CRASHES = 3
-"""How many processes a work may take with it before it is given up."""
+"""A unit fails when so many workers died while they ran it."""
 PROBATION = 0.5
-"""Seconds for which work whose process died twice runs before another such is started beside it."""
+"""Seconds for which a unit that may kill its worker runs before another such unit is started."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a Cue that decide something."""
+    """The options of a Cue that affect decisions."""
 
     max_queued: int | None = None
     reject_policy: str = "reject"
@@ -39,7 +39,7 @@ class Questions(msgspec.Struct, frozen=True):
 
     @property
     def gates(self) -> bool:
-        """True when a callback can hold work back or skip it."""
+        """True when a callback can hold a unit back or skip it."""
         return self.ready or self.stale or self.dependencies or self.files
 
     def __bool__(self) -> bool:
@@ -47,7 +47,7 @@ class Questions(msgspec.Struct, frozen=True):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names of those that there are."""
+        """The names of the callbacks that are registered."""
         return tuple(name for name in self.__struct_fields__ if getattr(self, name))
 
 
@@ -55,23 +55,23 @@ NO_QUESTIONS = Questions()
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """What deciding needs to know of a task: its retries, what it uses, and what its executor takes up.
+    """What deciding needs to know of a task: its retries, its services, and what its executor takes up.
 
-    Where several processes share a queue, rules are stored with it: whoever decides needs no code of the application.
+    Where several processes share a queue, rules are stored with it: the deciding process needs no application code.
     """
 
     retry: Retry
     implicit: tuple[str, ...] = ()
     services: tuple[str, ...] | None = None
-    """What its work uses, whatever was so when it was submitted; None when each work says it itself."""
+    """The services of its units, whatever they were when a unit was submitted; None when each unit names its own."""
     questions: Questions | None = None
-    """Which callbacks are asked about its work; None where one program decides, for all its tasks alike."""
+    """Which callbacks are called about its units; None where a single program decides for all its tasks alike."""
     settings: Settings | None = None
-    """The options of the program that declared it; None for those of who decides."""
+    """The options of the program that declared it; None for those of the deciding process."""
 
     @property
     def own(self) -> tuple[str, ...]:
-        """What its attempts take up of the process they run in."""
+        """What its attempts take up in the process that runs them: the needs of a worker."""
         return tuple(name for name in self.implicit if name.startswith("#"))
 
     @property

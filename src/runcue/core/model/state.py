@@ -1,7 +1,7 @@
-"""What a store keeps besides the records of work: counters, shelves, services, grants, workers.
+"""What a store keeps besides records: counters, services, grants, workers.
 
-All of it is written by the turn that changes it, in the same commit, so that whoever takes the next turn, in
-whichever process, can go on from there. A store keeps these values and does not know what they mean.
+The turn that changes a value writes it in the same commit, so that the next turn can go on from there in any process.
+A store keeps these values and does not know what they mean.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import msgspec
 from runcue.core.model.parse import Rate
 
 FORGIVEN_AFTER = 3600.0
-"""Seconds after which it no longer matters how much the far side said was too much."""
+"""Seconds after which it no longer matters that a remote service throttled calls."""
 
 
 class Quantity(msgspec.Struct, frozen=True):
-    """Something of which a start uses an amount, such as tokens, and how much of it may be used."""
+    """Something that starts use amounts of, such as tokens, and how much of it may be used."""
 
     name: str
     rates: tuple[Rate, ...]
 
 
 class Adaptive(msgspec.Struct, frozen=True):
-    """A number of places that follows what the far side bears: fewer after "too many", more after success."""
+    """A number of slots that follows what the remote service can take: fewer after "too many", more after success."""
 
     min: int
     start: int
@@ -32,7 +32,7 @@ class Adaptive(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a service was declared with. Declaring it again with other limits changes it live."""
+    """The limits that a service was declared with. A new declaration changes them while units run."""
 
     name: str
     concurrent: int | None = None
@@ -46,13 +46,13 @@ class Limits(msgspec.Struct, frozen=True):
 
     @property
     def longest(self) -> float:
-        """Seconds of its longest window: for so long what was started has to be remembered."""
+        """Seconds of its longest window: for so long starts have to be remembered."""
         rates = [*self.rates, *(rate for one in self.quantities for rate in one.rates)]
         own = max((rate.per for rate in rates), default=0.0)
         return own if self.each is None else max(own, self.each.longest)
 
     def __str__(self) -> str:
-        """As people say it: `60/min, 5 at once, 200000 tokens/min`."""
+        """The limits as text: `60/min, 5 at once, 200000 tokens/min`."""
         parts = [str(rate) for rate in self.rates]
         if self.adaptive is not None:
             parts.append(f"{self.adaptive.min} to {self.adaptive.max} at once")
@@ -67,12 +67,12 @@ class Limits(msgspec.Struct, frozen=True):
         return ", ".join(parts) or "no limits"
 
     def of_key(self, name: str) -> Limits | None:
-        """The limits of a key of this service, by its full name; None when it has no keys."""
+        """The limits of the part with that name, which one key has; None when the service has no keys."""
         return None if self.each is None else msgspec.structs.replace(self.each, name=name)
 
 
 def adjusted(limits: Limits, changes: dict[str, Any], quantities: dict[str, Quantity | None]) -> Limits:
-    """The same but for some of them; where there are keys, those of each key."""
+    """Limits with some of them changed; for a service with keys, those of each key."""
     if limits.each is not None:
         return msgspec.structs.replace(limits, each=adjusted(limits.each, changes, quantities))
     kept = {one.name: one for one in limits.quantities} | quantities
@@ -81,17 +81,17 @@ def adjusted(limits: Limits, changes: dict[str, Any], quantities: dict[str, Quan
 
 
 def key_name(service: str, key: str) -> str:
-    """What the part of a service is called that is for one key."""
+    """The name of the part of a service that one key has."""
     return f"{service}[{key}]"
 
 
 def is_pattern(name: str) -> bool:
-    """True for a name that means any one of several services; a key may have a star in it."""
+    """True for the name of a group of services. (A key may have a star in it.)"""
     return "*" in name and not name.endswith("]")
 
 
 def base_name(name: str) -> str | None:
-    """The service that a key's part belongs to; None for a name that is no key's."""
+    """The service that the part of a key belongs to; None for other names."""
     base, bracket, _ = name.partition("[")
     return base if bracket and base and name.endswith("]") else None
 
@@ -100,33 +100,33 @@ class Head(msgspec.Struct, frozen=True):
     """The counters of a queue: the first thing a turn reads, and the last it writes."""
 
     revision: int = 0
-    """Turns that wrote something. Another number than the last one seen: another process was here."""
+    """How many turns have written something. If it has changed since, another process took a turn."""
     seq: int = 0
-    """The number of the newest work."""
+    """The number of the newest unit."""
     token: int = 0
     """The token of the newest attempt."""
     told: int = 0
     """The number of the newest event."""
     now: float = 0.0
-    """Queue time of the last turn: the next is never before it."""
+    """The queue time of the last turn: the next turn is never before it."""
     pending: int = 0
     running: int = 0
     completed: int = 0
     failed: int = 0
     cancelled: int = 0
     blocked: int = 0
-    """How many of the pending wait for others."""
+    """How many of the pending units wait for others."""
     decider: str | None = None
-    """The process that took the last turn: it goes on, and the others leave what they have for it."""
+    """The deciding process: the others leave posts for it."""
     wake_at: float | None = None
-    """When it wants to look again, whatever comes."""
+    """When the deciding process takes its next turn at the latest."""
 
 
 NO_HEAD = Head()
 
 
 class BreakerState(msgspec.Struct, frozen=True):
-    """How a circuit breaker stands (limits/breaker.py)."""
+    """What is stored of a circuit breaker (limits/breaker.py)."""
 
     state: str
     failures: int
@@ -140,14 +140,14 @@ class BreakerState(msgspec.Struct, frozen=True):
 
     @property
     def is_as_new(self) -> bool:
-        """True when it has nothing to remember."""
+        """True when it is in the state of a new one."""
         return (
             self.state == "closed" and self.ramp is None and not (self.failures or self.running or self.epoch)
         )
 
 
 class ServiceState(msgspec.Struct, frozen=True):
-    """How a service stands, but for what is running and what was started lately."""
+    """What is stored of a service, apart from what runs and what started lately."""
 
     limits: Limits
     is_paused: bool = False
@@ -155,14 +155,14 @@ class ServiceState(msgspec.Struct, frozen=True):
     throttle_streak: int = 0
     breaker: BreakerState | None = None
     width: float | None = None
-    """How many places it has at the moment, where that adapts."""
+    """How many slots it has at the moment, if that adapts."""
     narrowed_at: float = 0.0
-    """When it last got fewer."""
+    """When that number was last halved."""
     declared: Limits | None = None
     """What its program declared, while limits that were set by hand hold."""
 
     def is_as_new(self, now: float) -> bool:
-        """True when it stands as if it had just been declared; an old "too many" no longer matters."""
+        """True when it allows what a newly declared service would; an old "too many" no longer matters."""
         breaker, adaptive = self.breaker, self.limits.adaptive
         is_narrow = adaptive is not None and self.width is not None and self.width < adaptive.start
         return (
@@ -174,19 +174,19 @@ class ServiceState(msgspec.Struct, frozen=True):
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """A start that counts in the windows of a service from `at` on, or so much of a quantity; a negative amount
-    takes some back."""
+    """A start, or an amount of a quantity, that counts in the windows of a service from `at` on. A negative amount
+    corrects an earlier grant."""
 
     service: str
     at: float
     amount: float = 1
     quantity: str = ""
     work_id: str | None = None
-    """The unit it was granted to; None for a sum of several."""
+    """The unit it was granted to; None for the sum of several."""
 
 
 class Overdue(msgspec.Struct, frozen=True):
-    """An attempt that was given up and whose code may still run: it keeps its places until that has ended."""
+    """An attempt that was given up and whose code may still run: it keeps its slots until that has ended."""
 
     token: int
     work_id: str
@@ -197,7 +197,7 @@ class Overdue(msgspec.Struct, frozen=True):
 
 
 class Worker(msgspec.Struct, frozen=True):
-    """A process that has the queue open: who it is, what it can run, and how much of that at once."""
+    """A process that has the queue open: who it is, what it can run, and how many attempts at once."""
 
     id: str
     host: str
@@ -207,14 +207,14 @@ class Worker(msgspec.Struct, frozen=True):
     queues: tuple[str, ...] | None = None
     """The queues it serves; None for all of them."""
     is_serving: bool = False
-    """False for a process that only submits and looks."""
+    """False for a process that runs no units."""
     tasks: tuple[str, ...] = ()
     """The tasks it has handlers for."""
     room: dict[str, int] = {}
-    """How many attempts it can have at once: in all, in threads, in its process pool; no limit where not named."""
+    """How many attempts it can have at once: in all, in threads, in its process pool. No entry: no limit."""
     hears: bool = False
-    """True when it wants to be told of every event of what it did: it has callbacks, metrics or a detailed log."""
+    """True when it wants everyday events, too: it has callbacks, metrics or a detailed log."""
     callbacks: tuple[str, ...] = ()
-    """Which questions it can answer (the names of `Questions`)."""
+    """Which callbacks it has (the fields of `Questions`)."""
     overdue: tuple[Overdue, ...] = ()
-    """Attempts of it that were given up and whose code may still run."""
+    """Its attempts that were given up and whose code may still run."""

@@ -1,4 +1,4 @@
-"""Whether submitted work is accepted: ids, keys, cycles, room. All of a submission, or nothing of it.
+"""Whether a submission is accepted: ids, idempotency keys, cycles, room. All of its units are, or none.
 
 Everything is checked before anything is written, so a refusal has nothing to undo.
 """
@@ -13,28 +13,26 @@ from runcue.core.ledger.ledger import Ledger
 from runcue.core.model.parse import decode_params
 from runcue.core.model.record import Spec, WorkState
 from runcue.core.schedule.graph import find_cycle
-from runcue.core.schedule.outcome import drop, join
-from runcue.core.schedule.plan import ReadRequest, Submit
+from runcue.core.schedule.outcome import fail_for, join
+from runcue.core.schedule.plan import NO_ANSWER, ReadRequest, Submit, Withdraw
 from runcue.errors import DependencyCycle, DuplicateWork, QueueFull, SubmitError, UnknownService, quoted
 
 NEARLY_FULL = 0.8
 
 
-def needs(ledger: Ledger, submit: Submit) -> ReadRequest:
-    """What has to be looked up before `submit` can be judged."""
-    wanted = ReadRequest()
-    if not submit.is_plain:
-        for spec in submit.specs:
-            if spec.is_named and ledger.working.records.get(spec.id) is None:
-                wanted.ids.add(spec.id)
-            if spec.idempotency_key is not None:
-                wanted.keys.add(spec.idempotency_key)
-            wanted.ids.update(need for need in spec.depends_on if ledger.working.records.get(need) is None)
-    return wanted
+def add_needs(ledger: Ledger, submit: Submit, wanted: ReadRequest) -> None:
+    """Add to `wanted` what has to be read before a submission can be accepted."""
+    records = ledger.working.records
+    for spec in () if submit.is_plain else submit.specs:
+        if spec.is_named and spec.id not in records:
+            wanted.ids.add(spec.id)
+        if spec.idempotency_key is not None:
+            wanted.keys.add(spec.idempotency_key)
+        wanted.ids.update(need for need in spec.depends_on if need not in records)
 
 
-def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> list[str] | Exception | None:
-    """Accept a submission: its ids, or why it is refused, or None when it waits for room, behind all others."""
+def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> object:
+    """Accept a submission: returns its ids, or why it is refused, or NO_ANSWER when it has to wait for room."""
     for name in submit.services:
         if ledger.ready.services.find(name) is None:
             known = [one for one in ledger.ready.services if not one.startswith("#")]
@@ -48,7 +46,7 @@ def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> list[str] | E
         has_to_wait = submit.may_wait and bool(ledger.waiting_submits) and not is_next
         if fresh and submit.is_answered and (not _has_room(ledger, submit, len(fresh)) or has_to_wait):
             ledger.waiting_submits.append(submit)
-            return None
+            return NO_ANSWER
     except (DuplicateWork, DependencyCycle, QueueFull) as refusal:
         return refusal
     for record in ledger.accept(fresh):
@@ -57,12 +55,24 @@ def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> list[str] | E
         else:
             ledger.place(ledger.arm(record))
     if fresh:
-        _tell_depth(ledger, ledger.lanes.settings_of(fresh[0].task).max_queued)
+        _emit_depth(ledger, ledger.lanes.settings_of(fresh[0].task).max_queued)
     return [spec.id for spec in fresh] if ids is None else ids
 
 
+def withdraw(ledger: Ledger, item: Withdraw) -> bool:
+    """Forget a submission that waits for room. True when it was still waiting."""
+    waiting, worker, ref = ledger.waiting_submits, ledger.turn.origin, item.ref
+    found = [one for one in waiting
+             if one is item.submit or (ref is not None and ledger.answers.is_at(one, worker, ref))]  # fmt: skip
+    for submit in found:
+        waiting.remove(submit)
+        ledger.answers.drop(submit)
+    return bool(found)
+
+
 def _unaffordable(ledger: Ledger, specs: Sequence[Spec]) -> SubmitError | None:
-    """Why one of these could never start: it costs more than a window can hold, or something nobody sells."""
+    """Why one of these units could never start: it needs more of a quantity than a window holds, or a quantity that
+    no service of it limits."""
     for spec in specs:
         services = [one for name in spec.services if (one := ledger.ready.services.find(name)) is not None]
         for name, amount in spec.cost:
@@ -82,7 +92,7 @@ def _unaffordable(ledger: Ledger, specs: Sequence[Spec]) -> SubmitError | None:
 
 
 def take_waiting(ledger: Ledger) -> None:
-    """Accept what waited for room, in the order it came, as far as there is some."""
+    """Accept submissions that waited for room, in the order they came, as long as there is room."""
     while ledger.waiting_submits:
         submit = ledger.waiting_submits[0]
         most = ledger.lanes.settings_of(submit.specs[0].task).max_queued
@@ -94,19 +104,19 @@ def take_waiting(ledger: Ledger) -> None:
         ledger.turn.act_for_itself()
 
 
-def tell_depth(ledger: Ledger) -> None:
-    """Tell when the queue leaves what was told of it to those who submit; with one process, also when it fills up."""
+def emit_depth(ledger: Ledger) -> None:
+    """At the end of a turn, emit how full the queue is to the processes that have last heard something else."""
     if ledger.fleet is None or len(ledger.fleet.members) == 1:
-        _tell_depth(ledger, ledger.lanes.settings.max_queued)
+        _emit_depth(ledger, ledger.lanes.settings.max_queued)
         return
     for worker, most in list(ledger.depth_levels):
         ledger.turn.act_for(worker)
-        _tell_depth(ledger, most)
+        _emit_depth(ledger, most)
     ledger.turn.act_for_itself()
 
 
-def _tell_depth(ledger: Ledger, most: int | None) -> None:
-    """Tell whoever submits by that limit when the queue passes 80 % of it, fills up, or leaves either again."""
+def _emit_depth(ledger: Ledger, most: int | None) -> None:
+    """Emit to the process that submits when the queue passes 80 % of its limit, fills up, or leaves either again."""
     if most is None:
         return
     depth, key = ledger.counters.pending, (ledger.turn.origin, most)
@@ -119,7 +129,7 @@ def _tell_depth(ledger: Ledger, most: int | None) -> None:
 
 
 def _sift(ledger: Ledger, specs: Sequence[Spec]) -> tuple[list[str], list[Spec]]:
-    """The ids to answer with, and the specs that are really new."""
+    """The ids to answer with, and the specs that are not duplicates of known units."""
     ids: list[str] = []
     fresh: dict[str, Spec] = {}
     keys: dict[str, Spec] = {}
@@ -140,13 +150,13 @@ def _sift(ledger: Ledger, specs: Sequence[Spec]) -> tuple[list[str], list[Spec]]
 
 
 def _by_key(ledger: Ledger, spec: Spec, key: str) -> str | None:
-    """The id of the work that has that key and stands for this one; None when a new one takes it."""
+    """The id of the unit that has that key, if this one is a duplicate; None when it takes the key."""
     known = ledger.lookups.found.keys.get(key)
     if known is None:
         return None
     known = ledger.working.latest(known.id) or known
     is_lost = known.state in (WorkState.FAILED, WorkState.CANCELLED)
-    # What failed with its dependencies is run anew after those, which were, and have other ids by now.
+    # A unit that failed because its dependencies did may come again with new ones, which have other ids.
     is_run_anew = is_lost and spec.on_failed == "resubmit"
     _is_same(known.spec, spec, is_run_anew)
     if is_run_anew:
@@ -157,7 +167,7 @@ def _by_key(ledger: Ledger, spec: Spec, key: str) -> str | None:
 
 
 def _is_same(known: Spec, spec: Spec, is_run_anew: bool = False) -> bool:
-    """True, or an error that says in what a submission differs from the one whose key it has."""
+    """True; raises when a submission differs from the unit whose key it has."""
     if known.task != spec.task:
         differs = "another task"
     elif known.params != spec.params and _canonical(known.params) != _canonical(spec.params):
@@ -170,7 +180,7 @@ def _is_same(known: Spec, spec: Spec, is_run_anew: bool = False) -> bool:
 
 
 def _canonical(params: bytes) -> bytes:
-    """Params in one spelling: the order of keys does not matter, but 1, 1.0 and True are three values."""
+    """Params as JSON that is comparable: the order of keys does not matter, but 1, 1.0 and True are three values."""
     return msgspec.json.encode(decode_params(params), order="deterministic")
 
 
@@ -194,21 +204,21 @@ def _refuse_cycles(ledger: Ledger, fresh: dict[str, Spec]) -> None:
 
 
 def _is_awaited(ledger: Ledger, work_id: str) -> bool:
-    """True when some unit waits for that id."""
+    """True when a unit waits for that id."""
     is_known = ledger.working.graph.is_awaited(work_id)
     return is_known or (ledger.turn.reader is not None and bool(ledger.waiters(work_id)))
 
 
 def _has_room(ledger: Ledger, submit: Submit, amount: int) -> bool:
-    """True when that many more may become pending, after dropping the oldest if that is the policy."""
-    settings, may_wait = ledger.lanes.settings_of(submit.specs[0].task), submit.may_wait
+    """True when so many units more may become pending, after dropping the oldest if that is the policy."""
+    settings = ledger.lanes.settings_of(submit.specs[0].task)
     most, policy = settings.max_queued, settings.reject_policy
     if most is None or ledger.counters.pending + amount <= most:
         return True
-    if amount > most or policy == "reject" or (policy == "block" and not may_wait):
+    if amount > most or policy == "reject" or (policy == "block" and not submit.may_wait):
         raise QueueFull(ledger.counters.pending, most, amount)
     if policy == "block":
         return False
     while ledger.counters.pending + amount > most:
-        drop(ledger, ledger.ages.oldest())
+        fail_for(ledger, ledger.ages.oldest(), "dropped")
     return True

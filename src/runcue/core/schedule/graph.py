@@ -1,8 +1,8 @@
-"""Who waits for whom.
+"""Which unit waits for which.
 
-An edge says "this work waits for that id". An id may be waited for before it was ever submitted (a forward
-reference). How many others a work waits for is in its record (`missing`). Every walk is a loop over a list,
-never recursion: chains of 100,000 are fine.
+An edge says "this unit waits for that id". A unit may wait for an id that was not submitted yet (a forward
+reference). How many others a unit waits for is in its record (`missing`). Every walk is a loop over a list, never
+recursion: chains of 100,000 units are fine.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from collections.abc import Callable, Iterable, Sequence
 
 
 class Graph:
-    """The edges between live work."""
+    """The dependencies between live units."""
 
     __slots__ = ("edges",)
 
     def __init__(self) -> None:
         self.edges: dict[str, dict[str, None]] = {}
-        """Who is waited for, and by whom, in the order they came; empty when nobody waits for anybody."""
+        """For each id that is waited for: the units that wait, in the order they came."""
 
     def add(self, work_id: str, needs: Iterable[str]) -> None:
-        """`work_id` waits for each of `needs`."""
+        """Have `work_id` wait for each of `needs`."""
         for need in needs:
             self.edges.setdefault(need, {})[work_id] = None
 
     def is_awaited(self, work_id: str) -> bool:
-        """True when somebody waits for that id."""
+        """True when a unit waits for that id."""
         return work_id in self.edges
 
     def missing(self, work_id: str, needs: Iterable[str]) -> list[str]:
-        """Which of `needs` that work still waits for."""
+        """Which of `needs` that unit still waits for."""
         return [need for need in needs if work_id in self.edges.get(need, ())]
 
     def waiters(self, work_id: str) -> list[str]:
-        """Who waits for that id, in the order they came."""
+        """The units that wait for that id, in the order they came."""
         return list(self.edges.get(work_id, ()))
 
     def satisfy(self, work_id: str) -> list[str]:
-        """`work_id` is there: nobody waits for it any more. Those that did are returned."""
+        """Remove the edges to an id, which no unit waits for any more. Returns the units that did."""
         return list(self.edges.pop(work_id, ()))
 
     def drop(self, work_id: str, needs: Iterable[str]) -> None:
-        """`work_id` waits no longer (it ended): forget its own edges, not those of who waits for it."""
+        """Remove the edges from a unit that waits no longer; the edges to it stay."""
         for need in needs:
             waiters = self.edges.get(need)
             if waiters is not None and work_id in waiters:

@@ -1,4 +1,4 @@
-"""A lane: work that is interchangeable as far as limits go, and where it waits for its start."""
+"""A lane: units that are alike as far as limits go, and where they wait for their start."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from runcue.core.ledger.fleet import Crew
 
 Candidate = tuple[float, int, int, Record, float]
-"""Order, seq, a number that makes it unique, record, when it was judged: work that callbacks let pass."""
+"""A unit that passed all gates: its order and number, a number that makes it unique, its record, and when callbacks
+said so."""
 
 EMPTY = "empty"
 ACTIVE = "active"
 ASKING = "asking"
 
-
 LEAST_HOLD = 1.0
 HOLD_SHARE = 0.25
-"""Places are kept for so many seconds, or for that share of the time that work has waited, if that is longer."""
+"""Slots are held for so many seconds, or for that share of the time that the unit has waited, if that is longer."""
 
 
 class Hold:
-    """For how long places may be kept for the first work of a lane, which lacks one in another service.
+    """For how long slots may be held for the first unit of a lane, which lacks a slot in another service.
 
-    Without an end a service would idle for as long as another one is busy; without a next time, which is longer, work
-    that needs both would starve where calls take longer than that.
+    Without an end a service would idle for as long as the other one is busy. Without a next time, which is longer, a
+    unit that needs both would starve where calls take longer than that.
     """
 
     __slots__ = ("_next_after", "_since", "key", "until")
@@ -45,7 +45,7 @@ class Hold:
         self._next_after = 0.0
 
     def allows(self, now: float) -> bool:
-        """True when places may be kept for it now, and that until `until`."""
+        """True when slots may be held for it now; then it may keep them until `until`."""
         if now < self.until:
             return True
         waited = now - self._since
@@ -57,11 +57,11 @@ class Hold:
 
 
 class Lane:
-    """Interchangeable work and where it waits: in the heap, at a service, for an answer, or nowhere."""
+    """Units that are alike, and where they wait: among the active lanes, at a service, for callbacks, or nowhere."""
 
-    __slots__ = ("asked_at", "candidates", "chosen", "crew", "entries", "gate", "group", "hold", "holds", "line",
-                 "member_lanes", "offered_by", "part", "questions", "queue", "rank", "refreshed_at", "ring", "seq",
-                 "services", "shelf", "task", "turn", "where")  # fmt: skip
+    __slots__ = ("asked_at", "base", "candidates", "chosen", "crew", "entries", "group", "hold", "holds", "line",
+                 "member_lanes", "offered_by", "part", "questions", "queue", "rank", "refreshed_at", "rotation",
+                 "round", "seq", "services", "shelf", "task", "where")  # fmt: skip
 
     def __init__(
         self,
@@ -77,42 +77,42 @@ class Lane:
         self.queue = queue
         self.services = services if crew is None else (*services, crew)
         self.crew = crew
-        """Those who may run its work, where several processes share the queue."""
+        """The workers that may run its units, where several processes share the queue."""
         self.questions = NO_QUESTIONS
-        """What callbacks are asked about its work."""
+        """Which callbacks are called about its units."""
         self.line = line
         self.part = next((one for one in services if one.base is not None), None)
-        """What one key has of a service."""
-        self.gate = next((one for one in services if self.part and one.name == self.part.base), None)
-        """What it shares with the other keys."""
+        """The part of a service that one key has (`per=`), if the lane uses such a part."""
+        self.base = next((one for one in services if self.part and one.name == self.part.base), None)
+        """The service that the key shares with the other keys."""
         self.group = next((one for one in services if isinstance(one, Group)), None)
         self.chosen: Service | None = None
-        """The member of a group that this lane's work runs on; such a lane has attempts and no line."""
+        """The member of a group that the attempts of this lane run on; such a lane has no pending units."""
         self.member_lanes: dict[Service, Lane] = {}
         self.where: object = EMPTY
         self.rank = math.inf
         self.seq = 0
-        self.turn = 0
-        """How many turns the keys of its gate had had when it came to wait for one."""
+        self.round = 0
+        """How many rounds `base` had had when the lane began to wait there."""
         self.offered_by: Service | None = None
         self.holds: tuple[Service, ...] = ()
-        """The services in which a place is kept for its first work."""
+        """The services in which a slot is held for its first unit."""
         self.hold: Hold | None = None
-        # only for work that callbacks judge (gates.py):
+        # only for units that callbacks are called about (gates.py):
         self.candidates: list[Candidate] = []
         self.entries: dict[str, Candidate] = {}
-        self.ring: deque[Candidate] = deque()
+        self.rotation: deque[Candidate] = deque()
         self.refreshed_at = -math.inf
         self.asked_at = math.inf
 
     def __lt__(self, other: Lane) -> bool:
-        return False  # heap entries with equal keys are the same lane: any order will do
+        return False  # two heap entries with the same rank and number are of the same lane: any order will do
 
     def __repr__(self) -> str:
         return f"<Lane {self.task} {[service.name for service in self.services]}>"
 
     def on(self, member: Service) -> Lane:
-        """The same lane with one member of its group in the group's place: where its attempts are counted."""
+        """The lane that counts the attempts which run on that member of the group."""
         lane = self.member_lanes.get(member)
         if lane is None:
             services = tuple(
@@ -124,7 +124,7 @@ class Lane:
         return lane
 
     def may_hold(self, now: float) -> bool:
-        """True when places in other services may be kept for its first work now."""
+        """True when slots in other services may be held for its first unit now."""
         key = self.rank, self.seq
         if self.hold is None or self.hold.key != key:
             self.hold = Hold(key, now)
@@ -132,11 +132,11 @@ class Lane:
 
     @property
     def hold_until(self) -> float:
-        """Until when they may be."""
+        """Until when slots may be held for its first unit."""
         return math.inf if self.hold is None else self.hold.until
 
     def cost(self) -> Cost:
-        """What its first work is expected to use of each quantity."""
+        """What its first unit is expected to use of each quantity."""
         candidates, entries = self.candidates, self.entries
         while candidates and entries.get(candidates[0][3].id) is not candidates[0]:
             heappop(candidates)  # outdated

@@ -1,4 +1,4 @@
-"""The work of one lane in its order, all of it or the first of it; and the shelf where a store keeps it."""
+"""The units of one lane in order, all of them or the first ones, and the index key where a store finds the others."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from runcue.core.model.record import Record
 
 Key = tuple[float, int]
 Page = tuple[list[Record], Key | None, bool]
-"""What was read of a lane's work, where that ended, and whether there may be more."""
+"""The units of a lane that were read, the place of the last one, and whether there may be more."""
 
 SHORTEST_PAGE = 32
-"""How much is read of a lane at least, when some of it has to be read."""
+"""How many units of a lane are read at once at least."""
 
 MOST = 10_000
-"""How much of a lane is in mind at most, where a store has all of it; half of that is left when it was more."""
+"""How many units of a lane may be loaded, where a store has all of them; when there are more, half of that stays."""
 
 READY = "ready "
 
 
 def shelf_name(task: str, queue: str, services: tuple[str, ...]) -> str:
-    """The shelf of the work of a lane; `services` only where each work says what it uses."""
+    """The index key of the units of a lane; with `services` only where each unit names those that it uses."""
     return READY + msgspec.json.encode([queue, task, *services]).decode()
 
 
 def shelf_parts(shelf: str) -> tuple[str, str, tuple[str, ...]] | None:
-    """Queue, task and services of such a shelf; None for one of another kind."""
+    """Queue, task and services of the index key of a lane; None for other index keys."""
     if not shelf.startswith(READY):
         return None
     queue, task, *services = msgspec.json.decode(shelf[len(READY) :])
@@ -41,10 +41,10 @@ _numbers = count()
 
 
 class Line:
-    """Work in order of rank: a deque while ranks arrive in order, a heap for what does not.
+    """Units in order of rank: a deque for those that come in order, a heap for the others.
 
-    With a `page` it may hold only the first of its work, up to `end`, while there is `more` in the store. What came
-    in this turn beyond that is not in the store yet: it waits in `fresh` until it is within reach, or written.
+    With a `page` it may have only the first units loaded, up to `end`, while there are `more` in the store. A unit
+    that comes beyond `end` is not in the store before the turn is committed: until then it is in `fresh`.
     """
 
     __slots__ = ("_dead", "_early", "_fifo", "_records", "end", "first", "fresh", "more", "page")
@@ -61,7 +61,7 @@ class Line:
         self._early: list[tuple[float, int, int, Record]] = []
 
     def push(self, record: Record) -> None:
-        """Take one in, wherever its rank puts it."""
+        """Add a unit where its rank puts it."""
         if self.more and (self.end is None or (record.rank, record.seq) > self.end):
             self.fresh.append(record)
             return
@@ -73,7 +73,7 @@ class Line:
             heappush(self._early, (record.rank, record.seq, next(_numbers), record))
 
     def extend(self, records: list[Record]) -> None:
-        """Take several in: at one stroke when they come in order."""
+        """Add several units: all at once if they come in order."""
         fifo = self._fifo
         follows = len(records) > 1 and not self.more and (not fifo or fifo[-1].rank < records[0].rank)
         if follows and all(one.rank <= two.rank for one, two in pairwise(records)):
@@ -83,7 +83,7 @@ class Line:
                 self.push(record)
 
     def reset(self, first: Key | None) -> None:
-        """Forget everything: the store has it, and it begins with `first`."""
+        """Forget all units: the store has them, and the place of the first is `first`."""
         self._fifo.clear()
         self._early.clear()
         self.fresh.clear()
@@ -92,15 +92,15 @@ class Line:
 
     @property
     def is_untouched(self) -> bool:
-        """True while nothing of it was read or taken in."""
+        """True while no unit was read or added."""
         return self.end is None and not self._fifo and not self._early and not self.fresh
 
     def reaches(self, record: Record) -> bool:
-        """True when what is in mind of it goes as far as that record."""
+        """True when the loaded units go as far as that record."""
         return not self.more or (self.end is not None and (record.rank, record.seq) <= self.end)
 
     def written(self) -> None:
-        """What came beyond the end is in the store by now, and need not be in mind."""
+        """The turn is over: units beyond the end are in the store, and need not stay loaded."""
         if self.fresh:
             for record in self.fresh:
                 if self._records.get(record.id) is record:
@@ -108,7 +108,7 @@ class Line:
             self.fresh.clear()
 
     def shorten(self) -> None:
-        """Where it has become very long, let go of the end of it: all of that is in the store by now."""
+        """Evict the end of a very long line: the store has all of it."""
         if self.page is not None and len(self._fifo) + len(self._early) > MOST:
             living = self._living()
             for record in living[MOST // 2 :]:
@@ -119,14 +119,14 @@ class Line:
                 self.end, self.more = (living[-1].rank, living[-1].seq), True
 
     def key(self) -> Key | None:
-        """The place of the first; known before it is read, where the store told it."""
+        """The place of the first unit; known before the unit is read, if the store named it."""
         if not self._fifo and not self._early and self.more and self.end is None and self.first is not None:
             return min((self.first, *((record.rank, record.seq) for record in self.fresh)))
         head = self.head()
         return None if head is None else (head.rank, head.seq)
 
     def refill(self, most: int) -> None:
-        """Read on in the store, what came in this turn taking its place among that."""
+        """Read the next units from the store, and sort in those of this turn."""
         assert self.page is not None
         records, self.end, self.more = self.page(self.end, most)
         end = self.end
@@ -137,7 +137,7 @@ class Line:
         self._fifo.extend(records)
 
     def head(self) -> Record | None:
-        """The first that is still as it was when it came; what changed since is dropped."""
+        """The first unit whose record has not changed since it was added; those before it are dropped."""
         head = self._head()
         while head is None and self.more:
             self.refill(SHORTEST_PAGE)
@@ -167,7 +167,7 @@ class Line:
             self._fifo.popleft()
 
     def take(self, most: int, limit: Key) -> list[Record]:
-        """Take out up to `most` from the head, as long as they come before `limit`."""
+        """Take out up to `most` units from the head, as long as they come before `limit`."""
         taken: list[Record] = []
         fifo, early, records = self._fifo, self._early, self._records
         while len(taken) < most:
@@ -191,14 +191,14 @@ class Line:
         return taken
 
     def left(self) -> None:
-        """One of this line went away unstarted: when too many did, let go of them all."""
+        """A unit of this line went away without a start: when too many did, sweep them out."""
         self._dead += 1
-        self.first = None  # it may have been that one: which is the first now has to be read
+        self.first = None  # it may have been that unit: the first one has to be read now
         if self._dead > 64 and self._dead * 2 > len(self._fifo) + len(self._early):
             self._fifo, self._early, self._dead = deque(self._living()), [], 0
 
     def _living(self) -> list[Record]:
-        """What is in mind of it, in order."""
+        """The loaded units that still belong here, in order."""
         records = self._records
         return sorted(
             (record for record in (*self._fifo, *(entry[3] for entry in self._early))

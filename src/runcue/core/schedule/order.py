@@ -1,4 +1,4 @@
-"""Which unit of a lane is first: a strategy that the ready index is given."""
+"""Which unit of a lane is first: the strategy that `Ready` is given."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Order(Protocol):
-    """Says which units of a lane come first: by rank, or by what callbacks said about them."""
+    """The order of the units in a lane: by rank, or by what callbacks said about them."""
 
     def head(self, lane: Lane) -> Key | None:
-        """The place of the first unit of a lane among all lanes; None when none of it may start."""
+        """The place of a lane's first unit among those of all lanes; None when no unit of it may start."""
         ...
 
     def take(self, lane: Lane, room: int, now: float, limit: Key) -> list[Record] | None:
@@ -24,16 +24,16 @@ class Order(Protocol):
         ...
 
     def queue_opened(self, name: str) -> None:
-        """A queue goes on that was paused or not served."""
+        """A queue is open again that was paused or not served."""
         ...
 
     def lane_found(self, lane: Lane) -> None:
-        """A lane may have units in the store that nobody here has seen."""
+        """A lane may have units in the store that were never loaded."""
         ...
 
 
 class ByRank:
-    """The order of units about which no callback is asked."""
+    """The order of units about which no callback is called."""
 
     __slots__ = ("_ready",)
 
@@ -49,8 +49,8 @@ class ByRank:
         return lane.line.take(room, limit)
 
     def queue_opened(self, name: str) -> None:
-        """Nothing but its lanes waited for that."""
+        """Nothing to do: the lanes of the queue wake by themselves."""
 
     def lane_found(self, lane: Lane) -> None:
-        """It may be a candidate."""
+        """Wake the lane."""
         self._ready.wake(lane)

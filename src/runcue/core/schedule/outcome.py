@@ -1,4 +1,4 @@
-"""What becomes of work: results, failures, retries, throttling, cancelling, reviving, and who else it concerns.
+"""What follows when an attempt ends or a unit is cancelled, skipped or revived, for the unit and for its dependents.
 
 A dependency that ends without success ends its dependents in the same turn, however deep they are.
 """
@@ -23,11 +23,11 @@ from runcue.errors import DependencyCycle, DuplicateWork, RateLimited, WorkNotFo
 STOPPED = "stopped"
 """The reason of a cancellation that comes from stop()."""
 SHORTEST_PAUSE = 0.05
-"""Seconds for which work is put off at least where no attempt is counted: who always says "at once" must not spin."""
+"""Least seconds before a start that uses up no attempt: a handler that always asks for "at once" must not spin."""
 
 
 def take_results(ledger: Ledger, outcomes: Iterable[Outcome]) -> None:
-    """Attempts came back, one after the other, each with a result: taken at once where nothing else hangs on them."""
+    """Take in outcomes with results, in order: all at once as long as only their own units are concerned."""
     rest = iter(outcomes)
     while True:
         has_more = ledger.capacity.are_calls_counted() or ledger.counters.blocked or ledger.gates is not None
@@ -38,15 +38,16 @@ def take_results(ledger: Ledger, outcomes: Iterable[Outcome]) -> None:
 
 
 def take(ledger: Ledger, outcome: Outcome) -> None:
-    """An attempt came back."""
+    """Take in the outcome of an attempt."""
     record = ledger.working.records.get(outcome.id)
     token = outcome.token
     if record is None or record.token != token:
-        if outcome.has_ended:  # else its code still runs and keeps its places: `Ended` will come
+        if outcome.has_ended:  # else its code still runs and keeps its slots: `Ended` will come
             lane = ledger.release(token, outcome.id)
             ledger.capacity.judge(token, None)
-            if not ledger.inherited.was_answered(token):  # else that turn was kept after all, and took it
-                _tell_stale(ledger, outcome.id, lane)
+            # else an earlier turn took it, and was committed after all
+            if not ledger.inherited.was_answered(token):
+                _emit_stale(ledger, outcome.id, lane)
         return
     failure = outcome.failure
     if failure is None:
@@ -77,21 +78,21 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
 
 
 def ended(ledger: Ledger, item: Ended) -> None:
-    """The code of an attempt that was given up is over: its places are free, its work may go on."""
+    """The code of an overdue attempt has ended: free its slots, and let its unit start again."""
     lane = ledger.release(item.token, item.id)
     ledger.capacity.judge(item.token, None)
     if item.has_answer:
-        _tell_stale(ledger, item.id, lane)
+        _emit_stale(ledger, item.id, lane)
 
 
-def _tell_stale(ledger: Ledger, work_id: str, lane: Lane | None) -> None:
-    """An answer came that no longer counts; its work may be over, and its record gone to the store."""
+def _emit_stale(ledger: Ledger, work_id: str, lane: Lane | None) -> None:
+    """Emit that an answer came which no longer counts. The unit may have ended, and its record may not be loaded."""
     data: dict[str, Any] = {} if lane is None else {"task": lane.task}
     ledger.turn.emit("stale_completion", ledger.working.latest(work_id), work_id=work_id, **data)
 
 
 def skip(ledger: Ledger, record: Record) -> None:
-    """The output is valid: the work is complete without a start."""
+    """Complete a unit without a start: its output is valid."""
     final = ledger.close(
         record, "skip", skipped=True, started_at=None, result=None, error=None, traceback=None
     )
@@ -99,23 +100,18 @@ def skip(ledger: Ledger, record: Record) -> None:
     _completed_for_others(ledger, final)
 
 
-def drop(ledger: Ledger, record: Record) -> None:
-    """The queue is full and this is the oldest in it: it fails, and says so."""
-    fail_for(ledger, record, "dropped")
-
-
 def fail_for(ledger: Ledger, record: Record, error: str, exception: BaseException | None = None) -> None:
-    """Pending work fails for a reason outside itself, and its dependents with it."""
-    _end_pending(ledger, record, "fail", "failed", error, exception=exception)
+    """Fail a unit for a reason that no attempt of it gave, and its dependents with it."""
+    _end(ledger, record, "fail", "failed", error, exception=exception)
     _lose(ledger, record.id, "prerequisite_failed", cascade=False)
 
 
 def cancel(ledger: Ledger, item: Cancel) -> bool:
-    """Cancel pending or running work; what runs is told to stop and its answer no longer counts."""
+    """Cancel a pending or running unit. A running handler is told to stop, and its answer no longer counts."""
     record = ledger.working.live(item.id)
     if record is None:
         return False
-    if item.reason == STOPPED and not ledger.is_whole:
+    if item.reason == STOPPED and ledger.is_shared:
         _stop(ledger, record)
         return True
     _cancel_one(ledger, record, item.reason)
@@ -124,20 +120,19 @@ def cancel(ledger: Ledger, item: Cancel) -> bool:
 
 
 def _stop(ledger: Ledger, record: Record) -> None:
-    """A process stops: what it runs becomes pending again, for whoever goes on, and no attempt is counted."""
+    """A process stops: a unit that it runs becomes pending again for other processes, and no attempt is counted."""
     if record.token and record.worker == ledger.turn.origin:
         ledger.capacity.stop(record.token)
         ledger.capacity.give_up(record)
         ledger.put_back(record, "return")
 
 
-def revive_needs(ledger: Ledger, item: Revive) -> ReadRequest:
-    """What has to be looked up before that work can be revived: itself, what it needs, who failed with it.
+def add_needs(ledger: Ledger, item: Revive, wanted: ReadRequest) -> None:
+    """Add to `wanted` what has to be read before a unit can be revived: itself, its dependencies, its dependents.
 
-    Asked again when that was read, it goes on where it was: the cost of all rounds is that of one walk.
+    Called again when that was read, it goes on where it was: all rounds together cost one walk.
     """
     found = ledger.lookups.found
-    wanted = ReadRequest()
     todo, again, seen = ledger.lookups.walk(item)
     while todo:
         work_id = todo.pop()
@@ -163,14 +158,13 @@ def revive_needs(ledger: Ledger, item: Revive) -> ReadRequest:
             ]
             seen.update(fresh)
             todo += fresh
-    return wanted
 
 
 def revive(ledger: Ledger, item: Revive) -> bool | Exception:
-    """Failed or cancelled work gets a fresh budget, with those that failed because of it when `cascade`."""
+    """Make a failed or cancelled unit pending again; with `cascade` also the units that failed because it did."""
     record = ledger.working.latest(item.id)
     if record is None:
-        option = "keep_finished" if ledger.is_whole else "retention"
+        option = "retention" if ledger.is_shared else "keep_finished"
         return WorkNotFound(item.id, ledger.working.state_of(item.id) is not None, option)
     if record.state not in (WorkState.FAILED, WorkState.CANCELLED):
         return False
@@ -192,15 +186,12 @@ def revive(ledger: Ledger, item: Revive) -> bool | Exception:
 
 
 def purge(ledger: Ledger, item: Purge) -> int:
-    """Delete those of these works that had failed before this turn; nobody can know yet of what fails in it."""
+    """Delete those of these units that had failed before this turn. Returns how many they are."""
     count = 0
     for work_id in item.ids:
         record = ledger.lookups.found.records.get(work_id)
-        if (
-            record is not None
-            and record.state is WorkState.FAILED
-            and work_id not in ledger.turn.plan.records
-        ):
+        is_new = work_id in ledger.turn.plan.records  # no caller can know yet that it failed in this turn
+        if record is not None and record.state is WorkState.FAILED and not is_new:
             ledger.purge(record)
             count += 1
     return count
@@ -212,7 +203,7 @@ def _owner_of_key(ledger: Ledger, record: Record) -> Record:
 
 
 def _gather_company(ledger: Ledger, company: dict[str, Record]) -> None:
-    """Add everybody who failed because one of them did, unless another work has its key by now."""
+    """Add all units that failed because one of these did, unless another unit has taken over their key."""
     ended_now: dict[str, list[str]] = {}
     for record in ledger.turn.plan.records.values():
         for need in record.spec.depends_on:
@@ -224,16 +215,14 @@ def _gather_company(ledger: Ledger, company: dict[str, Record]) -> None:
         for work_id in known + ended_now.get(lost, []):
             latest = ledger.working.latest(work_id)
             assert latest is not None
-            failed_with_it = latest.state is WorkState.FAILED and str(latest.error).startswith(
-                "prerequisite_"
-            )
-            if failed_with_it and work_id not in company and _owner_of_key(ledger, latest).id == work_id:
+            is_lost = latest.state is WorkState.FAILED and str(latest.error).startswith("prerequisite_")
+            if is_lost and work_id not in company and _owner_of_key(ledger, latest).id == work_id:
                 company[work_id] = latest
                 todo.append(work_id)
 
 
 def join(ledger: Ledger, record: Record) -> None:
-    """Tie work to what it depends on and place it; a dependency that is already lost ends it at once."""
+    """Note what a unit depends on, and place it. It fails at once if a dependency has failed or was cancelled."""
     spec = record.spec
     states = {need: ledger.working.state_of(need) for need in spec.depends_on}
     for state, error in (
@@ -253,7 +242,7 @@ def join(ledger: Ledger, record: Record) -> None:
 
 
 def _completed_for_others(ledger: Ledger, final: Record, makes: tuple[str, ...] = ()) -> None:
-    """Dependents may go on, and whoever was not ready may be."""
+    """A unit has completed: its dependents may start, and units that were not ready are asked about again."""
     if ledger.gates is not None:
         ledger.gates.completed(makes)
     for record in ledger.waiters(final.id):
@@ -262,7 +251,7 @@ def _completed_for_others(ledger: Ledger, final: Record, makes: tuple[str, ...] 
 
 
 def _satisfied(ledger: Ledger, record: Record) -> None:
-    """One of the dependencies of that work is there."""
+    """Count one missing dependency of a unit less."""
     nearer = replace(record, missing=record.missing - 1)
     ledger.working.write(nearer)
     if not nearer.missing:
@@ -276,22 +265,20 @@ def _satisfied(ledger: Ledger, record: Record) -> None:
 def _failed(ledger: Ledger, record: Record, failure: Failure, outcome: Outcome) -> None:
     now = ledger.turn.now
     ledger.capacity.judge(record.token, _verdict(failure))
-    retry = record.spec.retry or ledger.lanes.retry_of(record.spec.task)
+    retry = record.spec.retry or ledger.lanes.rule_of(record.spec.task).retry
     failures = record.failures + 1
-    began = now if record.started_at is None else record.started_at
-    duration = max(0.0, now - began)
-    line = Attempt(record.attempt, began, duration, failure.message, record.worker)
+    line = _history_line(record, failure, now)
     changes: dict[str, Any] = {
         "failures": failures,
         "spent": record.attempt,
         "throttled_since": None,
         "error": failure.message,
         "traceback": failure.traceback or None,
-        "history": (*record.history[1 - HISTORY_KEPT :], line),
+        "history": _with(record, line),
         "result": outcome.result,  # such as what a command printed before it failed
     }
     will_retry = failure.kind != "permanent" and failures < retry.max_attempts
-    data: dict[str, Any] = {"will_retry": will_retry, "duration": duration, "exception": outcome.error}
+    data: dict[str, Any] = {"will_retry": will_retry, "duration": line.duration, "exception": outcome.error}
     if not will_retry:
         final = ledger.close(record, "fail", **changes)
         ledger.turn.emit("failed", final, **data)
@@ -303,29 +290,39 @@ def _failed(ledger: Ledger, record: Record, failure: Failure, outcome: Outcome) 
     ledger.turn.emit("retrying", again, attempt=record.attempt + 1, next_retry_at=now + after)
 
 
+def _history_line(record: Record, failure: Failure, now: float) -> Attempt:
+    began = now if record.started_at is None else record.started_at
+    return Attempt(record.attempt, began, max(0.0, now - began), failure.message, record.worker)
+
+
+def _with(record: Record, line: Attempt) -> tuple[Attempt, ...]:
+    """The history of a unit with one more line."""
+    return (*record.history[1 - HISTORY_KEPT :], line)
+
+
 def _verdict(failure: Failure) -> bool | None:
-    """What a failed attempt says about its services (limits/breaker.py)."""
+    """What a failed attempt proves about its services, for their circuits (limits/breaker.py)."""
     if failure.is_answer:
         return True
     return None if failure.kind == "permanent" else False
 
 
 def _throttled(ledger: Ledger, record: Record, failure: Failure, exception: BaseException | None) -> None:
-    """The far side said "too many": the whole service waits, and no attempt is counted."""
+    """A remote service throttled the attempt: the whole service waits, and no attempt is counted."""
     now = ledger.turn.now
     ledger.capacity.judge(record.token, None)
     since = now if record.throttled_since is None else record.throttled_since
     until = _pause(ledger, record, failure, now - since)
     if now - since >= ledger.lanes.settings_of(record.spec.task).throttle_timeout:
-        began = now if record.started_at is None else record.started_at
-        line = Attempt(record.attempt, began, max(0.0, now - began), failure.message, record.worker)
+        line = _history_line(record, failure, now)
         _rate_limited(ledger, record, line, failure.traceback or None, exception)
         return
     ledger.put_back(record, "return", throttled_since=since, next_retry_at=until)
 
 
-def _pause(ledger: Ledger, record: Record, failure: Failure, put_off_for: float) -> float | None:
-    """Let the service wait that said so. Until when the work has to wait on its own account, if it has to."""
+def _pause(ledger: Ledger, record: Record, failure: Failure, throttled_for: float) -> float | None:
+    """Throttle the service that asked for it. Returns until when the unit has to wait if that service does not hold
+    it back, else None."""
     now = ledger.turn.now
     after = None if failure.after is None else max(SHORTEST_PAUSE, failure.after)
     find = ledger.ready.services.find
@@ -335,18 +332,18 @@ def _pause(ledger: Ledger, record: Record, failure: Failure, put_off_for: float)
     if service is None:
         if after is not None:
             return now + after
-        return now + min(FIRST_THROTTLE + put_off_for, LONGEST_THROTTLE)  # as long again: 1, 2, 4, …
+        return now + min(FIRST_THROTTLE + throttled_for, LONGEST_THROTTLE)  # doubles: 1, 2, 4, …
     until = service.throttle(now, after)
     service.narrow(now, now if record.started_at is None else record.started_at)
     ledger.notices.changed(service)
     ledger.ready.wake_service(service, until)
     ledger.notices.throttled(service, until, failure.message)
-    uses = (*record.services, *ledger.lanes.implicit_of(record.spec.task))
+    uses = (*record.services, *ledger.lanes.rule_of(record.spec.task).implicit)
     return None if service.name in uses else until
 
 
-def put_off_too_long(ledger: Ledger, record: Record) -> None:
-    """The time for which work may be put off has passed, and it still has to wait."""
+def throttled_too_long(ledger: Ledger, record: Record) -> None:
+    """Fail a pending unit that was throttled for longer than `throttle_timeout`."""
     line = Attempt(record.attempt, record.started_at, None, "rate_limited")
     _rate_limited(ledger, record, line, None, RateLimited())
 
@@ -354,8 +351,9 @@ def put_off_too_long(ledger: Ledger, record: Record) -> None:
 def _rate_limited(
     ledger: Ledger, record: Record, line: Attempt, traceback: str | None, exception: BaseException | None
 ) -> None:
-    history = (*record.history[1 - HISTORY_KEPT :], line)
-    final = ledger.close(record, "fail", error="rate_limited", traceback=traceback, history=history)
+    final = ledger.close(
+        record, "fail", error="rate_limited", traceback=traceback, history=_with(record, line)
+    )
     ledger.turn.emit("failed", final, will_retry=False, duration=line.duration, exception=exception)
     _lose(ledger, record.id, "prerequisite_failed", cascade=False)
 
@@ -364,23 +362,23 @@ def _cancel_one(ledger: Ledger, record: Record, reason: str) -> None:
     if record.token:
         ledger.capacity.stop(record.token)
         ledger.capacity.give_up(record)
-        if reason != STOPPED:  # a stopped start reuses its number
-            record = ledger.working.amend(replace(record, spent=record.attempt))  # that start counts
-    _end_pending(ledger, record, "cancel", "cancelled", reason)
+        if reason != STOPPED:  # after stop() the next attempt has the same number
+            record = ledger.working.amend(replace(record, spent=record.attempt))
+    _end(ledger, record, "cancel", "cancelled", reason)
 
 
-def _end_pending(
+def _end(
     ledger: Ledger, record: Record, verb: str, type: str, error: str, exception: BaseException | None = None
 ) -> None:
     final = ledger.close(record, verb, error=error)
     data: dict[str, Any] = {} if type == "cancelled" else {"will_retry": False, "exception": exception}
     if not record.token:
-        data["duration"] = None  # an earlier start is not what ended here
+        data["duration"] = None  # no attempt ended here, whenever the last one started
     ledger.turn.emit(type, final, **data)
 
 
 def _lose(ledger: Ledger, work_id: str, error: str, cascade: bool) -> None:
-    """`work_id` ended without success: its pending dependents end, and theirs, each once."""
+    """A unit ended without success: end its dependents, and theirs, each once."""
     stack = [(work_id, error)]
     while stack:
         lost, error = stack.pop()
@@ -389,8 +387,8 @@ def _lose(ledger: Ledger, work_id: str, error: str, cascade: bool) -> None:
                 _cancel_one(ledger, record, error)
                 stack.append((record.id, "prerequisite_cancelled"))
             elif not record.token:
-                _end_pending(ledger, record, "fail", "failed", error)
+                _end(ledger, record, "fail", "failed", error)
                 stack.append((record.id, "prerequisite_failed"))
-            else:  # a callback let it start before its dependency ended: it waits for that no more
+            else:  # a callback let it start before its dependency ended: it goes on
                 _satisfied(ledger, record)
         ledger.working.graph.satisfy(lost)

@@ -1,9 +1,10 @@
 """The lanes that wait at a service, best first.
 
-Three lines: of work that costs nothing there, of work that costs some of a quantity, and of work that costs more
-than the service ever allows. Nobody waits behind the last, and those who cost nothing not behind those who do.
+They stand in three lines: lanes whose first unit uses none of the service's quantities, those whose first unit uses
+some, and those whose first unit needs more than the service ever allows. No lane waits behind one of the third line,
+and none of the first line behind one of the second.
 
-Entries may be outdated: one counts only while its lane waits here, with the key that the entry says.
+An entry counts only while its lane waits here with the rank and number that the entry has; others are outdated.
 """
 
 from __future__ import annotations
@@ -16,62 +17,62 @@ if TYPE_CHECKING:
     from runcue.core.schedule.lane import Lane
 
 Entry: TypeAlias = "tuple[int, float, int, Lane]"
-"""Whose turn it is among the keys of a service, rank, seq, lane."""
+"""The round that the lane starts in, where keys share the service; rank and number of its first unit; the lane."""
 
 
 class Parked:
     """The lanes that wait at one service."""
 
-    __slots__ = ("_owner", "costly", "never", "rest")
+    __slots__ = ("_owner", "costly", "free", "too_costly")
 
     def __init__(self, owner: Service) -> None:
         self._owner = owner
-        self.rest: list[Entry] = []
+        self.free: list[Entry] = []
         self.costly: list[Entry] = []
-        self.never: list[Entry] = []
-        """Those that cost too much for ever, as things stand; in no order."""
+        self.too_costly: list[Entry] = []
+        """Not a heap: none of these can start unless the limits change."""
 
     def __len__(self) -> int:
-        return len(self.rest) + len(self.costly) + len(self.never)
+        return len(self.free) + len(self.costly) + len(self.too_costly)
 
-    def add(self, turn: int, lane: Lane, most: int) -> None:
-        """A lane waits here from now on; with more than `most` entries, the outdated ones are swept out."""
+    def add(self, key_round: int, lane: Lane, most: int) -> None:
+        """Park a lane here. Beyond `most` entries the outdated ones are swept out."""
         owner = self._owner
         lane.where = owner
-        heap = self.rest
+        heap = self.free
         if owner.is_metered and owner.sells(cost := lane.cost()):
-            heap = self.costly if owner.holds(cost) else self.never
-        heappush(heap, (turn, lane.rank, lane.seq, lane))
+            heap = self.costly if owner.holds(cost) else self.too_costly
+        heappush(heap, (key_round, lane.rank, lane.seq, lane))
         if len(heap) > most:
             heap[:] = {entry[3]: entry for entry in heap if self._counts(entry)}.values()
             heapify(heap)
 
     def remove(self, lane: Lane) -> int:
-        """The best of one of the lines leaves. Which turn it waited for."""
-        heap = self.rest if self.rest and self.rest[0][3] is lane else self.costly
+        """Take out the best lane of the first or second line. Returns its round."""
+        heap = self.free if self.free and self.free[0][3] is lane else self.costly
         return heappop(heap)[0]
 
     def first(self) -> Lane | None:
-        """The best of those that may start some day."""
-        entries = [entry for heap in (self.rest, self.costly) if (entry := self._first(heap)) is not None]
+        """The best lane of the first two lines."""
+        entries = [entry for heap in (self.free, self.costly) if (entry := self._first(heap)) is not None]
         return min(entries)[3] if entries else None
 
     def first_free(self) -> Lane | None:
-        """The best of those that cost nothing."""
-        entry = self._first(self.rest)
+        """The best lane of the first line."""
+        entry = self._first(self.free)
         return None if entry is None else entry[3]
 
     def first_costly(self) -> Lane | None:
-        """The best of those that cost something."""
+        """The best lane of the second line."""
         entry = self._first(self.costly)
         return None if entry is None else entry[3]
 
-    def may_start_again(self) -> list[Lane]:
-        """Those that cost too much until now and no longer do; they are taken out."""
+    def take_affordable(self) -> list[Lane]:
+        """Take out the lanes of the third line that no longer belong there."""
         owner = self._owner
-        lanes = dict.fromkeys(entry[3] for entry in self.never if self._counts(entry))
+        lanes = dict.fromkeys(entry[3] for entry in self.too_costly if self._counts(entry))
         found = [lane for lane in lanes if owner.holds(lane.cost())]
-        self.never = [(0, lane.rank, lane.seq, lane) for lane in lanes if lane not in found]
+        self.too_costly = [(0, lane.rank, lane.seq, lane) for lane in lanes if lane not in found]
         return found
 
     def _first(self, heap: list[Entry]) -> Entry | None:

@@ -1,6 +1,6 @@
-"""What goes into a turn and what comes out of it. All of it is data.
+"""What goes into a turn and what comes out of it, as values.
 
-In: the items of the inbox. Out: a `Plan`, everything one turn decided; nothing in it has happened until the
+In: the items of the inbox. Out: a `Plan`, everything that the turn decided. No part of it takes effect before the
 store has committed it.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -24,35 +24,37 @@ from runcue.core.schedule.gates import Verdict
 
 
 Ref = tuple[int, int]
-"""An item that a process left for whoever decides: which of its posts, and the place in it."""
+"""Where an item is in the posts of a process: the number of the post, and the place in it."""
+NO_ANSWER: Final = object()
+"""What taking in a request returns when its answer comes later, or when the request wants none."""
 
 
 class Submit(msgspec.Struct, eq=False):
-    """New work: all of it is accepted or none. Answered with the ids."""
+    """New units: all are accepted or none. Answered with their ids."""
 
     specs: list[Spec]
     is_plain: bool
     """True when no spec has an id of its own, a key or dependencies: nothing has to be looked up."""
     may_wait: bool = False
-    """True when a full queue may keep this waiting (`reject_policy="block"`)."""
+    """True when this may wait for room in a full queue (`reject_policy="block"`)."""
     services: frozenset[str] = frozenset()
-    """Services that some of it uses and that its program did not declare: the queue has to know them."""
+    """Services that some units use and that their program did not declare: the queue has to know them."""
     has_cost: bool = False
-    """True when some of it costs an amount of something, which has to fit into a window."""
+    """True when some units use an amount of a quantity, which has to fit into its window."""
     is_answered: bool = True
-    """False when nobody waits for the ids: nothing of it can be refused, and it counts as accepted already."""
+    """False when no caller waits for the ids: nothing can be refused, and the units count as accepted already."""
 
 
 class Withdraw(msgspec.Struct, eq=False):
-    """A submission that waits for room gave up. Answered with True when it was still waiting."""
+    """A caller no longer waits for room for its submission. Answered with True when that was still waiting."""
 
     submit: Submit | None
     ref: Ref | None = None
-    """The same submission, where this process left it for whoever decides."""
+    """Where the submission is in the posts of this process, if it left it in one."""
 
 
-class Outcome(msgspec.Struct, eq=False):  # the collector must see through it: errors lead back to it
-    """What became of a started attempt: a result, or a failure."""
+class Outcome(msgspec.Struct, eq=False):  # tracked by the garbage collector: errors may refer back to it
+    """How an attempt went: its result, or its failure."""
 
     id: str
     token: int
@@ -62,11 +64,11 @@ class Outcome(msgspec.Struct, eq=False):  # the collector must see through it: e
     has_ended: bool = True
     """False when the attempt is over but its code still runs (a timeout): `Ended` follows."""
     makes: tuple[str, ...] = ()
-    """The outputs that its task declares, of an attempt that succeeded."""
+    """The declared outputs of its task, if the attempt succeeded."""
 
 
 class Ended(msgspec.Struct, eq=False, gc=False):
-    """The code of an attempt that was given up has really come to its end."""
+    """The code of an overdue attempt has ended."""
 
     id: str
     token: int
@@ -74,11 +76,11 @@ class Ended(msgspec.Struct, eq=False, gc=False):
 
 
 Entry = tuple[int, float, float]
-"""The token of a granted start, from when on rates count it, and when its call began."""
+"""The token of a granted start, the moment from which rates count it, and when its call began."""
 
 
 class Entered(msgspec.Struct, eq=False):
-    """Granted starts have entered their handlers: rates count from there."""
+    """Granted starts have entered their handlers: rates count them from there."""
 
     entries: list[Entry]
 
@@ -91,8 +93,8 @@ class Charge(msgspec.Struct, eq=False):
 
 
 class Observe(msgspec.Struct, eq=False):
-    """What the far side of an attempt's service said that it will still take: of which quantity ("" for calls), how
-    much, and for how many seconds."""
+    """What a remote service told an attempt that it will still accept: of which quantity ("" for calls), how much,
+    and for how many seconds."""
 
     token: int
     service: str | None
@@ -100,13 +102,13 @@ class Observe(msgspec.Struct, eq=False):
 
 
 class Verdicts(msgspec.Struct, eq=False):
-    """Answers of the application's callbacks."""
+    """What the application's callbacks answered."""
 
     verdicts: list[Verdict]
 
 
 class Cancel(msgspec.Struct, eq=False):
-    """Cancel work, with its dependents when `cascade`. Answered with True when it was not over yet."""
+    """Cancel a unit, with its dependents when `cascade`. Answered with True when it had not ended yet."""
 
     id: str
     cascade: bool = False
@@ -114,20 +116,20 @@ class Cancel(msgspec.Struct, eq=False):
 
 
 class Revive(msgspec.Struct, eq=False):
-    """Give failed or cancelled work a fresh budget. Answered with True when it was one of those."""
+    """Retry a failed or cancelled unit as if it were new. Answered with True when it was one of those."""
 
     id: str
     cascade: bool = False
 
 
 class Purge(msgspec.Struct, eq=False):
-    """Delete failed work without a trace. Answered with the number of those that were there and had failed."""
+    """Delete failed units without a trace. Answered with how many there were."""
 
     ids: list[str]
 
 
 class Configure(msgspec.Struct, eq=False):
-    """Keep these texts with the queue, or (None) keep them no longer."""
+    """Store these texts with the queue, or (None) delete them."""
 
     values: dict[str, str | None]
 
@@ -137,57 +139,57 @@ class Declare(msgspec.Struct, eq=False):
 
     limits: Limits
     is_quiet: bool = False
-    """True for what was declared before the first turn: nobody is told of it."""
+    """True for services declared before the first turn: no event is emitted."""
 
 
 class Adjust(msgspec.Struct, eq=False):
-    """Set some limits of a service by hand; what is not among them stays as it is."""
+    """Set some limits of a service by hand; all others stay as they are."""
 
     service: str
     limits: dict[str, Any]
-    """By the names of the fields of Limits."""
+    """Values by the names of the fields of `Limits`."""
     quantities: dict[str, Quantity | None]
-    """Those that change; None takes one away."""
+    """The quantities that change; None removes one."""
 
 
 class Pause(msgspec.Struct, eq=False):
-    """Hold back a service or a queue, or let it go on. A name that is no service's is taken for a queue's."""
+    """Pause or resume a service or a queue. A name that no service has is taken for a queue's."""
 
     name: str
     paused: bool
 
 
 class Tell(msgspec.Struct, eq=False):
-    """Something the shell wants told in order with everything else (progress, a failed callback)."""
+    """An event of the engine that is emitted in order with all others (progress, a failed callback)."""
 
     type: str
     id: str | None = None
     data: dict[str, Any] | None = None
     token: int | None = None
-    """The attempt it is about, if it is about one: nothing is told of one that is over."""
+    """The attempt it is about, if it is about one: nothing is emitted about an attempt that is over."""
 
 
 class Serve(msgspec.Struct, eq=False):
-    """Start only work of these queues from now on (None: of all)."""
+    """Start only units of these queues from now on (None: of all)."""
 
     queues: frozenset[str] | None
 
 
 class Hello(msgspec.Struct, eq=False):
-    """A process tells who it is, what it can run and by which rules: first of all, and when that changes."""
+    """A process introduces itself: who it is, what it can run, by which rules. Sent first, and when that changes."""
 
     worker: Worker
     rules: dict[str, Rule]
 
 
 class Lost(msgspec.Struct, eq=False):
-    """That worker is dead: what it ran goes on without it."""
+    """A worker is dead: its units are taken over."""
 
     worker: str
 
 
 class Missed(msgspec.Struct, eq=False):
-    """A process may have lost what it was left to read: what it was asked has to be asked anew."""
+    """A process may have lost its letters: callbacks that it was to call have to be asked for anew."""
 
 
 Item = (
@@ -197,7 +199,7 @@ Item = (
 
 
 class Post(msgspec.Struct, frozen=True):
-    """Items that a process left for whoever decides, all in one row of the inbox."""
+    """Items that a process left for the deciding process, all in one row of the inbox."""
 
     worker: str
     number: int
@@ -205,7 +207,7 @@ class Post(msgspec.Struct, frozen=True):
 
 
 class ReadRequest(msgspec.Struct):
-    """What a decision needs from the store: records by id, by key, and failed dependents of ids."""
+    """What a decision needs from the store: records by id and by idempotency key, and failed dependents of ids."""
 
     ids: set[str] = msgspec.field(default_factory=set)
     keys: set[str] = msgspec.field(default_factory=set)
@@ -216,13 +218,13 @@ class ReadRequest(msgspec.Struct):
 
 
 class ReadResult(msgspec.Struct):
-    """What the store had of that."""
+    """What the store had of a `ReadRequest`."""
 
     records: dict[str, Record] = msgspec.field(default_factory=dict)
     keys: dict[str, Record] = msgspec.field(default_factory=dict)
     dependents: dict[str, list[Record]] = msgspec.field(default_factory=dict)
     forgotten: dict[str, WorkState] = msgspec.field(default_factory=dict)
-    """Final states of records that are no longer kept."""
+    """The final states of units whose records are no longer kept."""
 
 
 # read in the turn -----------------------------------------------------------------------------------------
@@ -232,73 +234,73 @@ Key = tuple[float, int]
 
 
 class Changes(msgspec.Struct):
-    """What a turn finds that the last one of this process did not know."""
+    """What the store has that this process does not know since its last turn."""
 
     head: Head
     is_first: bool = False
     """True when this is everything: another process decided meanwhile, or nothing was known before."""
     shelves: dict[str, Key | None] = msgspec.field(default_factory=dict)
-    """The first of each shelf that changed; None for one that is empty now."""
+    """The place of the first record under each index key that changed; None where there is none."""
     services: list[ServiceState] = msgspec.field(default_factory=list)
     workers: list[Worker] = msgspec.field(default_factory=list)
-    """Everybody who has the queue open, the dead included until their work was taken over."""
+    """All processes that have the queue open, and dead ones whose units were not taken over yet."""
     tasks: dict[str, Rule] = msgspec.field(default_factory=dict)
     paused: frozenset[str] = frozenset()
-    """All queues that are held back."""
+    """All paused queues."""
     watch_at: float = math.inf
-    """When somebody has to look at a record."""
+    """When a unit next reaches a time limit."""
 
 
 class TurnReader(Protocol):
-    """What a decision may read while it holds the turn, when not all work is in mind."""
+    """What a decision may read from a shared store during its turn."""
 
     def read(self, lacks: ReadRequest) -> ReadResult:
-        """The stored records a decision names."""
+        """The stored records that a decision names."""
         ...
 
     def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
-        """The next records of a shelf."""
+        """The next records under an index key, after that place."""
         ...
 
     def dependents(self, work_id: str) -> list[str]:
-        """The ids of everybody who ever depended on that work, in the order they came."""
+        """The ids of all units that ever depended on that one, in the order they came."""
         ...
 
     def by_id(self, ids: list[str]) -> dict[str, Record]:
-        """Those of these works that there are."""
+        """The records of these units, as far as they are stored."""
         ...
 
     def watched(self, until: float, limit: int, after: Key | None = None) -> list[Record]:
-        """Records that somebody has to look at by then, most urgent first; the next after (time, number)."""
+        """Records that reach a time limit until then, the first one first, after that (time, number)."""
         ...
 
     def next_watch(self, after: float) -> float:
-        """When somebody has to look at a record after that moment; infinity when there is none."""
+        """When a unit reaches the first time limit after that moment; infinity when there is none."""
         ...
 
     def oldest(self, after: int, limit: int) -> list[Record]:
-        """The pending records that came first, after that number."""
+        """The pending records with the lowest numbers after that one."""
         ...
 
     def starts(self, since: Mapping[str, float]) -> list[Grant]:
-        """What was granted of each of these services after that moment, in order, less what was given back."""
+        """The grants of each of these services after that moment, in order, less those that were given back."""
         ...
 
     def spent(self, work_id: str, service: str, since: float) -> dict[str, float]:
-        """How much of each quantity of a service was counted for a work from that moment on."""
+        """How much of each quantity of a service was counted for a unit from that moment on."""
         ...
 
     def unstarted(self, worker: str) -> list[int]:
-        """The tokens of the starts that this process was given and has not read."""
+        """The tokens of starts that are assigned to that process and that it has not read yet."""
         ...
 
     def take_back(self, worker: str) -> tuple[list[int], list[str]]:
-        """Take what that process was given and has not read: the tokens of those starts, which are never begun, and
-        the works that it was to be asked about."""
+        """Remove what that process has not read: returns the tokens of starts, which it never begins, and the ids of
+        units that it was to call callbacks about."""
         ...
 
     def accepted(self) -> list[Record]:
-        """The works that were accepted and that nobody had decided over before, in order."""
+        """The units in the inbox that were accepted and not decided about yet, in order."""
         ...
 
 
@@ -306,7 +308,7 @@ class TurnReader(Protocol):
 
 
 class Plan:
-    """Everything one turn decided."""
+    """Everything that one turn decided."""
 
     __slots__ = ("again", "ask", "config", "dependent", "depth", "errors", "events", "finals", "foreign", "forget",
                  "grants", "has_moved_alarm", "head", "is_notable", "is_whole", "keyed", "lost", "parts", "pressure",
@@ -316,78 +318,78 @@ class Plan:
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
         self.keyed: list[Record] = []
-        """Those of `records` that took over their idempotency key."""
+        """Those of `records` whose idempotency key is theirs from now on."""
         self.dependent: list[Record] = []
         """Those of `records` that are new and depend on others."""
         self.forget: list[str] = []
-        """Ended work that is no longer kept; how it ended stays known."""
+        """Final units whose record is no longer kept; their state stays known."""
         self.purged: list[str] = []
-        """Work that is deleted as if it had never been."""
+        """Units that are deleted without a trace."""
         self.config: dict[str, str | None] = {}
         self.start: list[Record] = []
         self.rated: dict[int, float] = {}
-        """Tokens of those starts whose entry into the handler has to be reported (`Entered`), and by when that has to
-        happen where whoever decides next counts it: a call that cannot begin in time is granted anew."""
+        """The starts, by token, whose entry into the handler has to be reported (`Entered`), and the latest moment
+        for that: a call that cannot begin by then is granted anew."""
         self.stop: list[int] = []
         self.ask: list[Record] = []
         self.again = 0
         """How many of `ask` were asked before."""
         self.events: list[News] = []
         self.errors: dict[int, BaseException] = {}
-        """The exceptions behind some of `events`, by place: for callbacks, and not to be kept."""
+        """The exceptions behind some of `events`, by place: handed to callbacks, and not stored."""
         self.finals: dict[int, News] = {}
-        """Those of `events` that are final for their work, with their places among them."""
+        """The final ones of `events`, by place."""
         self.is_notable = False
-        """True when `events` has more than the everyday queued, started and completed."""
+        """True when `events` has others than the everyday queued, started and completed."""
         self.shelves: set[str] = set()
-        """Shelves of pending work that something came to or left: their first record may be another one now."""
+        """The index keys of pending units whose first record may have changed."""
         self.revived: set[str] = set()
-        """Those of `records` that had ended and live again."""
+        """Those of `records` that were final before."""
         self.rewritten: set[str] = set()
-        """Those of `records` in which more changed than a start or a good end changes."""
+        """Those of `records` in which other fields changed than a start or a completion changes."""
         self.services: dict[str, ServiceState] = {}
         self.grants: list[Grant] = []
         self.queues: dict[str, bool] = {}
-        """Queues that were held back (True) or let go on (False)."""
+        """Queues that were paused (True) or resumed (False)."""
         self.lost: list[str] = []
-        """Workers that are dead and have nothing left to be taken over."""
+        """Dead workers whose units were all taken over."""
         self.workers: dict[str, Worker] = {}
-        """Those of whom something is to be written."""
+        """The workers whose row has to be written."""
         self.tasks: dict[str, Rule] = {}
-        """Those that were declared, or declared anew."""
+        """The rules of tasks that were declared, or declared anew."""
         self.parts: dict[str, Plan] = {}
-        """What other processes have to do or to know of it: starts, stops, questions, replies, events."""
+        """What other processes have to do or to know: starts, stops, callbacks to call, replies, events."""
         self.foreign: dict[int, str] = {}
-        """Those of `events` that are not for this process to hear of, by place: whose they are."""
+        """The process of each of `events` that is not for this one, by place."""
         self.has_moved_alarm = False
-        """True when others must know that the moment they may be waiting for has passed."""
+        """True when other processes have to know that `wake_at` of an earlier turn has passed."""
         self.head = NO_HEAD
         self.replies: list[tuple[Any, Any]] = []
-        """Answers, each with its item; in the part of another process with the `Ref` of it."""
+        """Answers, each with its item; in the part of another process with the `Ref` of the item."""
         self.is_whole = False
-        """True when the turn looked at everything; False when it only took the inbox in."""
+        """True when the turn planned everything; False when it only took the inbox in."""
         self.wake_at: float = float("inf")
         self.depth = 0
         self.pressure: dict[str, float] = {}
-        """How deep the queue is and how loaded each service: what a priority callback may look at."""
+        """How many units are pending and how loaded each service is: what a priority callback may look at."""
 
     @property
     def writes(self) -> bool:
-        """True when there is anything in it that a store has to keep."""
+        """True when there is anything in it that a store has to write."""
         return bool(
             self.records or self.events or self.grants or self.services or self.queues or self.lost or self.workers
             or self.tasks or self.parts or self.forget or self.purged or self.config or self.has_moved_alarm
         )  # fmt: skip
 
     def part(self, worker: str) -> Plan:
-        """What that other process has to do or to know of it."""
+        """The part of another process, made if there is none yet."""
         part = self.parts.get(worker)
         if part is None:
             part = self.parts[worker] = Plan()
         return part
 
     def heard(self) -> Plan:
-        """What is for this process to hear of: the plan itself, where nothing in it is another's."""
+        """The events that are for this process: the plan itself if all are."""
         if not self.foreign:
             return self
         heard = Plan()

@@ -1,20 +1,21 @@
-"""The ready index: which of the work that could run runs next, without looking at the rest.
+"""The ready index: which of the units that could run starts next, without looking at the others.
 
-A lane is work that is interchangeable as far as limits go: same task, queue and services, best first.
-Lanes that might start wait in one heap, ordered by their first work. A lane that finds no room is parked,
-whole, at the one service that blocks it; a service with room offers its best parked lane, and the next when
-that one is settled. So the cost of a start does not depend on how much is queued, nor on how many lanes wait.
+A lane has the units that are alike as far as limits go: same task, queue and services, the best first. Active lanes
+(which might start a unit) are in one heap, ordered by their first units. A lane that finds no room is parked as a
+whole at the one service that blocks it. A service with room offers it to its best parked lane, and to the next one
+when that lane has found its place. So the cost of a start does not depend on how many units are queued, nor on how
+many lanes wait.
 
-A lane that needs several services and lacks only a running slot in one of them keeps a unit of the others for a
-while (`held_by`), against younger work only. Without that it would starve; with it nothing can deadlock. Where
-work costs an amount of something, a lane whose first work finds too little of it is not overtaken by younger work
-that costs.
+A lane that needs several services and lacks only a slot in one of them holds a slot in each of the others for a while
+(`held_by`), against younger units only. Without that it would starve; and nothing can deadlock, because every hold
+ends. Where starts use an amount of a quantity, a lane whose first unit finds too little of it is not overtaken by
+younger units that use some.
 
-The keys of a service (`per=`) that share something take turns at it: their lanes wait at that service, the gate, and
-come to their choice one work at a time, the key first that has waited longest since it was served or came.
+Keys of a service (`per=`) that share its limits are served round robin: their lanes wait at that service (the base
+service of the lane) and start one unit at a time. The key is next that was served, or came, the longest ago.
 
-Every heap may hold outdated entries: an entry counts only while the lane stands where the entry says,
-with the key it says. When they are many more than there are lanes they are swept out.
+Every heap may hold outdated entries: an entry counts only while its lane is where the entry says, with the rank and
+number that the entry has. When there are many more entries than lanes, outdated ones are swept out.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from runcue.core.limits.meter import together
 from runcue.core.limits.service import UNLIMITED, Blocked, Limits, Service
 from runcue.core.limits.services import Services
 from runcue.core.model.record import Record, Spec
-from runcue.core.model.settings import NO_QUESTIONS, Rule
+from runcue.core.model.settings import NO_QUESTIONS, Questions, Rule
 from runcue.core.schedule.lane import ACTIVE, ASKING, EMPTY, Lane
 from runcue.core.schedule.line import Key, Line, Page, shelf_name
 from runcue.core.schedule.order import ByRank, Order
@@ -38,20 +39,17 @@ if TYPE_CHECKING:
     from runcue.core.ledger.fleet import Crew
 
 CrewOf = Callable[[str, str, tuple[str, ...]], "Crew"]
-"""Who may run work of a task and a queue that takes up this in its process."""
+"""Finds the workers that may run the units of a task and a queue, whose attempts have these needs."""
 Read = Callable[["Lane", Key | None, int], Page]
-"""Reads the next of a lane's work in the store."""
+"""Reads the next units of a lane from the store."""
 FRESH = 0.1
 """Seconds for which a callback's answer may be acted on."""
-
 FEW = 100
 """How many outdated entries a heap may hold, besides a multiple of the lanes, before they are swept out."""
-
 AT_ONCE = 1000
-"""How many starts one turn grants where others wait for theirs: the rest comes with the next."""
-
+"""How many starts one turn grants with a shared store, so that other processes get theirs soon."""
 FEW_LANES = 1000
-"""How many lanes there may be before those that have no work are dropped."""
+"""How many lanes there may be before those without units are dropped."""
 
 
 def is_older(one: Lane, other: Lane) -> bool:
@@ -76,12 +74,12 @@ class Ready:
         self._records = records
         self._page = page
         self._crew_of = crew_of
-        self.questions = NO_QUESTIONS  # about work of tasks whose rule does not say it
+        self.questions = NO_QUESTIONS  # about units whose task has none in its rule
         self._heads = {} if heads is None else heads
         self.lanes: dict[tuple[str, str, tuple[str, ...]], Lane] = {}
         self._most_lanes = FEW_LANES
-        self._left = UNLIMITED  # how many may still start in this turn
-        self._put_off: dict[Lane, None] = {}  # lanes that might have started more, had it not been enough
+        self._left = UNLIMITED  # how many units may still start in this turn
+        self._put_off: dict[Lane, None] = {}  # lanes that could not start all they might because of that
         self._active: list[tuple[float, int, Lane]] = []
         self.touched: dict[Service, None] = {}  # a set with an order: same input, same plan
         self._holders: dict[Lane, None] = {}
@@ -94,13 +92,17 @@ class Ready:
         self._order: Order = ByRank(self)
 
     def order_by(self, order: Order) -> None:
-        """From now on that says which unit of a lane is first."""
+        """Use this order for the units of each lane from now on."""
         self._order = order
+
+    def ask_with(self, questions: Questions) -> None:
+        """Have these callbacks called about units whose task has no questions in its rule."""
+        self.questions = questions
 
     # what changes -----------------------------------------------------------------------------------------
 
     def lane(self, spec: Spec, rule: Rule) -> Lane:
-        """The lane that work belongs to; what its executor takes up (threads, …) comes after its own services."""
+        """The lane of a unit. Its own services come first, then those that its executor takes up (threads, …)."""
         services = spec.services if rule.services is None else rule.services
         key = (spec.task, spec.queue, services)
         lane = self.lanes.get(key)
@@ -126,7 +128,7 @@ class Ready:
         return service
 
     def clear(self) -> None:
-        """Empty every lane: what was in them is about to be placed anew."""
+        """Drop every lane: the caller places all units anew."""
         for lane in self.lanes.values():
             lane.where = EMPTY
             self._unhold(lane)
@@ -135,25 +137,25 @@ class Ready:
         self._put_off.clear()
 
     def queue(self, name: str) -> Service:
-        """A queue, as the thing its lanes are parked at while it is paused or not served."""
+        """A queue, as a service that its lanes are parked at while it is paused or not served."""
         queue = self.queues.get(name)
         if queue is None:
             queue = self.queues[name] = Service(Limits(name))
-            self._gate(queue)
+            self._update_queue(queue)
         return queue
 
     def serve(self, names: frozenset[str] | None) -> None:
-        """From now on start only work of these queues (None: of all)."""
+        """Start only units of these queues from now on (None: of all)."""
         self.served = names
         for queue in self.queues.values():
-            self._gate(queue)
+            self._update_queue(queue)
 
     def pause_queue(self, name: str, paused: bool) -> None:
-        """Hold a queue back, or let it go on."""
+        """Pause or resume a queue."""
         (self.paused.add if paused else self.paused.discard)(name)
-        self._gate(self.queue(name))
+        self._update_queue(self.queue(name))
 
-    def _gate(self, queue: Service) -> None:
+    def _update_queue(self, queue: Service) -> None:
         unserved = self.served is not None and queue.name not in self.served
         queue.is_paused = unserved or queue.name in self.paused
         self.touch(queue)
@@ -161,23 +163,23 @@ class Ready:
             self._order.queue_opened(queue.name)
 
     def push(self, lane: Lane, record: Record) -> None:
-        """Work that may start as far as it is concerned joins its lane."""
+        """Add a unit to its lane, where only limits can hold it back."""
         lane.line.push(record)
         rank, seq = record.rank, record.seq
         if lane.where is EMPTY or rank < lane.rank or (rank == lane.rank and seq < lane.seq):
             self.wake(lane)
 
     def push_all(self, lane: Lane, records: list[Record]) -> None:
-        """Several that came one after the other join their lane."""
+        """Add several units to their lane, in the order they came."""
         lane.line.extend(records)
         self.wake(lane)
 
     def found(self, lane: Lane) -> None:
-        """A lane may have units in the store that nobody here has seen."""
+        """A lane may have units in the store that were never loaded."""
         self._order.lane_found(lane)
 
     def wake(self, lane: Lane) -> None:
-        """Bring a lane's entry up to date after its head may have changed."""
+        """Put a lane where it belongs after its first unit may have changed."""
         key = self._order.head(lane)
         if key is None:
             self._unhold(lane)
@@ -186,24 +188,24 @@ class Ready:
         if key == (lane.rank, lane.seq) and (where is ACTIVE or isinstance(where, Service)):
             return
         lane.rank, lane.seq = key
-        if where is EMPTY and lane.gate is not None:
-            lane.turn = lane.gate.served
-        for service in lane.holds:  # kept against younger work than before, perhaps
+        if where is EMPTY and lane.base is not None:
+            lane.round = lane.base.rounds
+        for service in lane.holds:  # the slot may be held against younger units than before
             self.touch(service)
         if isinstance(where, Service):
             self._wait_at(where, lane)
-            # It is not kept against this one any more, or this one costs less, perhaps.
+            # The first unit may be older than the one that a slot is held for, or use less.
             if where.held_by is not None or where.is_metered:
                 self.touch(where)
-        elif lane.gate is not None and lane.gate.is_gate:
-            self._wait_at(lane.gate, lane)
-            self.touch(lane.gate)
+        elif lane.base is not None and lane.base.is_round_robin:
+            self._wait_at(lane.base, lane)
+            self.touch(lane.base)
         else:
             lane.where = ACTIVE
             self._activate(lane)
 
     def _activate(self, lane: Lane) -> None:
-        """Put a lane with its present key among those that might start."""
+        """Put a lane among the active ones."""
         heap = self._active
         heappush(heap, (lane.rank, lane.seq, lane))
         if len(heap) > 4 * len(self.lanes) + FEW:
@@ -213,25 +215,25 @@ class Ready:
             heapify(heap)
 
     def _wait_at(self, service: Service, lane: Lane) -> None:
-        """Park a lane there: in its order, at a gate behind those whose key has waited longer."""
-        turn = service.served  # at a gate: behind all who wait there
-        if lane.gate is service and lane.part is not None:
-            turn = max(lane.turn, lane.part.served)
-        service.parked.add(turn, lane, 4 * len(self.lanes) + FEW)
+        """Park a lane at a service, at its base service behind the lanes whose keys have waited longer."""
+        key_round = service.rounds
+        if lane.base is service and lane.part is not None:
+            key_round = max(lane.round, lane.part.rounds)
+        service.parked.add(key_round, lane, 4 * len(self.lanes) + FEW)
 
     def left(self, lane: Lane) -> None:
-        """Work of this lane went away unstarted: what was kept for it may be free."""
+        """A unit has left its lane without a start: slots that were held for it may be free."""
         lane.line.left()
         if lane.holds:
             self._unhold(lane)
             if isinstance(lane.where, Service):
                 lane.where = EMPTY
                 self.wake(lane)
-        elif isinstance(lane.where, Service) and lane.where.is_metered:  # the next may cost less
+        elif isinstance(lane.where, Service) and lane.where.is_metered:  # the next unit may use less
             self.touch(lane.where)
 
     def touch(self, service: Service) -> None:
-        """Something about this service changed: at the next choice it may have room."""
+        """A service has changed: it may have room at the next choice."""
         if service.parked:
             self.touched[service] = None
         for group in service.groups:
@@ -242,14 +244,11 @@ class Ready:
 
     @property
     def has_many_lanes(self) -> bool:
-        """True when it is time to look for lanes that have no work: twice as many as the last look left.
-
-        Keys may be known that have no lanes: of starts that still count.
-        """
+        """True when there are twice as many lanes, or services, as `drop_idle` left the last time."""
         return max(len(self.lanes), len(self.services)) > self._most_lanes
 
     def drop_idle(self, busy: set[Lane], now: float) -> None:
-        """Drop the lanes without work, the queues and keys without lanes; `busy` ones have their work elsewhere."""
+        """Drop lanes without units (units of `busy` ones are elsewhere), then queues and keys without lanes."""
         lanes = self.lanes
         for key, lane in list(lanes.items()):
             if lane not in busy and not lane.holds and self._order.head(lane) is None:
@@ -262,7 +261,7 @@ class Ready:
     # time -------------------------------------------------------------------------------------------------
 
     def due(self, now: float) -> list[Service]:
-        """Services whose time has come; each is touched."""
+        """The services whose time has come; each is touched."""
         services = []
         while self._timers and self._timers[0][0] <= now:
             at, name = heappop(self._timers)
@@ -274,7 +273,7 @@ class Ready:
         return services
 
     def wake_service(self, service: Service, at: float) -> None:
-        """Look at this service again at that time."""
+        """Have a service touched at that time."""
         if at < service.wakes_at:
             service.wakes_at = at
             heappush(self._timers, (at, service.name))
@@ -293,18 +292,18 @@ class Ready:
 
     @property
     def has_more(self) -> bool:
-        """True when more might have started, had it not been enough for one turn."""
+        """True when more units might start in the next turn, because this one had granted enough."""
         return bool(self._put_off)
 
     def begin(self) -> None:
-        """A turn begins in which something may start."""
+        """Begin a turn in which units may start."""
         self._left = UNLIMITED if self._page is None else AT_ONCE
         put_off, self._put_off = self._put_off, {}
         for lane in put_off:
             self.wake(lane)
 
     def choose(self, now: float, start: Callable[[Lane, list[Record]], None]) -> None:
-        """Start the best work that may start, until none may, or it is enough for one turn."""
+        """Start the best units that may start, until none may, or the turn has granted enough."""
         self._review_holders(now)
         active = self._active
         while active or self.touched:
@@ -321,7 +320,7 @@ class Ready:
                 lane.where = EMPTY
                 self._unhold(lane)
             elif key != (rank, seq):
-                if lane.offered_by is not None:  # another one parked there may be better now
+                if lane.offered_by is not None:  # another lane parked there may be better now
                     self.touched[lane.offered_by] = None
                     lane.where, lane.offered_by = lane.offered_by, None
                 self.wake(lane)
@@ -342,17 +341,18 @@ class Ready:
             self._park(lane, blocker, now)
             return
         limit: Key = self._active[0][:2] if self._active else (math.inf, 0)
-        if room > 1 and lane.offered_by is not None and lane.offered_by is lane.gate:
-            room = 1 if lane.gate.parked.first() is not None else room
+        if room > 1 and lane.offered_by is not None and lane.offered_by is lane.base:
+            room = room if lane.offered_by.parked.first() is None else 1
         if room > 1:
             limit = self._limit(lane, limit)
         batch = self._order.take(lane, min(room, self._left), now, limit)
         if batch is None:
             lane.where = ASKING
             return
-        if lane.part is not None and lane.gate is not None:
-            lane.gate.served += 1  # its key goes behind all that wait, and whoever comes before the next turn
-            lane.part.served = lane.gate.served + 1
+        if lane.part is not None and lane.base is not None:
+            # the key goes behind all that wait, and those that come before its next start
+            lane.base.rounds += 1
+            lane.part.rounds = lane.base.rounds + 1
         start(lane, batch)
         self._left -= len(batch)
         self._unhold(lane)
@@ -361,7 +361,7 @@ class Ready:
         self.wake(lane)
 
     def _limit(self, lane: Lane, limit: Key) -> Key:
-        """How far a lane with room for more than its head may go: to the next that might start instead."""
+        """How far a lane with room for several units may go: to the first unit that might start instead."""
         own = (lane.rank, lane.seq)
         for service in lane.services:
             holder = service.held_by
@@ -374,10 +374,8 @@ class Ready:
         return limit
 
     def _settled(self, lane: Lane, service: Service, now: float) -> None:
-        """A lane that was offered found its place: unless it is the old one, the next is offered.
-
-        If it is, for want of some quantity, then the next that costs nothing.
-        """
+        """A lane that was offered room has found its place: offer the room to the next one. If the lane is parked
+        again, only one that uses none of the lacking quantity may be next."""
         lane.offered_by = None
         if lane.where is not service or not service.holds(lane.cost()):
             self._offer(service, now)
@@ -401,14 +399,14 @@ class Ready:
         return (room, None) if not is_metered else self._affordable(lane, room, now)
 
     def _affordable(self, lane: Lane, room: int, now: float) -> tuple[int, Service | None]:
-        """The same where work may cost something: one at a time, and not before older work that waits for more."""
+        """The room where units may use quantities: for one at a time, not before an older one that waits for more."""
         cost = lane.cost()
         if not cost:
-            return 1, None  # the next may cost something
+            return 1, None  # the next unit may use some
         for service in lane.services:
             if not service.is_metered:
                 continue
-            is_in_line = service.sells(cost) and not service.is_gate  # there, turns decide
+            is_in_line = service.sells(cost) and not service.is_round_robin  # else rounds decide
             first = service.parked.first_costly() if is_in_line else None
             if first is not None and is_older(first, lane):
                 return 0, service
@@ -422,7 +420,8 @@ class Ready:
         self._wait_at(blocker, lane)
         blocked = blocker.blocked(now, lane.cost() if blocker.is_metered else ())
         self._unhold(lane)
-        if blocked is None:  # its last unit is kept for older work: nor may others who wait for it keep any
+        # its last slot is held for an older unit: others that wait for it may not hold slots
+        if blocked is None:
             for other in [other for other in self._holders if other.where is blocker]:
                 self._unhold(other)
             self.wake_service(blocker, blocker.gains_at(now))
@@ -432,8 +431,8 @@ class Ready:
         if blocked.reason == "rate":
             self.limited.append((blocker, blocked))
         if len(lane.services) > 1 and blocked.reason == "concurrency":
-            # not of what keys share: one whose own places are taken would keep the other keys from theirs
-            others = tuple(one for one in lane.services if one is not blocker and one is not lane.gate)
+            # not in the base service: a key whose own slots are taken would keep the other keys from theirs
+            others = tuple(one for one in lane.services if one is not blocker and one is not lane.base)
             is_free = others and all(self._may_hold(service, lane, now) for service in others)
             if is_free and lane.may_hold(now):
                 lane.holds = others
@@ -457,7 +456,7 @@ class Ready:
                 self._unhold(lane)
 
     def _may_keep(self, lane: Lane, now: float) -> bool:
-        """True while a lane still lacks nothing but a running slot in the service it waits for."""
+        """True while a lane lacks nothing but a slot in the service that it waits for."""
         assert lane.hold is not None
         if lane.queue.is_paused or now >= lane.hold.until:
             return False
@@ -476,8 +475,8 @@ class Ready:
             del self._holders[lane]
 
     def _offer(self, service: Service, now: float) -> None:
-        if service.parked.never:
-            for lane in service.parked.may_start_again():
+        if service.parked.too_costly:
+            for lane in service.parked.take_affordable():
                 self._wait_at(service, lane)
         if service.parked.first() is None:
             return
@@ -489,21 +488,21 @@ class Ready:
                 self.wake_service(service, blocked.until)
 
     def _offer_one(self, service: Service, first: Callable[[], Lane | None]) -> None:
-        """The first of those might start. Lanes of keys that share something line up for that before."""
+        """Offer the room of a service to its first parked lane. Lanes of keys go to their base service first."""
         earlier = service.offered
-        if earlier is not None and earlier.offered_by is service and earlier.gate is service:
-            earlier.offered_by = None  # it has not come to its turn, which may be another's now
+        if earlier is not None and earlier.offered_by is service and earlier.base is service:
+            earlier.offered_by = None  # it was not chosen yet, and another lane may be first now
             self._wait_at(service, earlier)
         while (lane := first()) is not None:
-            turn = service.parked.remove(lane)
-            if lane.gate is service and lane.part is not None and turn < lane.part.served:
-                self._wait_at(service, lane)  # another lane of its key had that turn
+            key_round = service.parked.remove(lane)
+            if lane.base is service and lane.part is not None and key_round < lane.part.rounds:
+                self._wait_at(service, lane)  # another lane of its key was served in that round
                 continue
-            if lane.gate is None or not lane.gate.is_gate or lane.gate is service:
+            if lane.base is None or not lane.base.is_round_robin or lane.base is service:
                 lane.offered_by = service
                 service.offered = lane
                 lane.where = ACTIVE
                 heappush(self._active, (lane.rank, lane.seq, lane))
                 return
-            self._wait_at(lane.gate, lane)
-            self.touch(lane.gate)
+            self._wait_at(lane.base, lane)
+            self.touch(lane.base)

@@ -1,6 +1,6 @@
-"""Granting starts: what each takes up, who runs it, and what has to be written and told of it.
+"""Granting starts: what each takes up, which worker runs it, what is written and emitted about it.
 
-On the path of every unit: nothing here is done for each that can be done for all of a batch.
+Every unit takes this path: whatever can be done once for a batch is not done for each unit.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from runcue.core.schedule.lane import Lane
 
 
 def start(ledger: Ledger, lane: Lane, batch: list[Record]) -> None:
-    """Grant these starts: services, windows and circuits count them from here."""
+    """Grant the starts of these units of a lane: services, windows and circuits count them from now on."""
     if lane.group is not None:
         _start_on_members(ledger, lane, lane.group, batch)
         return
-    if not ledger.is_whole:
+    if ledger.is_shared:
         batch = [record for record in batch if not record.crashes or ledger.risk.allows(record)]
     turn, records, token = ledger.turn, ledger.working.records, ledger.counters.token
     now, plan, here, take = turn.now, turn.plan, turn.worker, ledger.capacity.take
@@ -79,10 +79,10 @@ def start(ledger: Ledger, lane: Lane, batch: list[Record]) -> None:
 
 
 def _start_on_members(ledger: Ledger, lane: Lane, group: Group, batch: list[Record]) -> None:
-    """Any of several services will do: the least loaded first, for each work anew."""
+    """Start each unit on the least loaded service of a group."""
     for record in batch:
         member = group.pick(record.spec.cost, ledger.turn.now)
-        if member is None:  # callbacks chose one that costs more than the one that was looked at
+        if member is None:  # callbacks chose a unit that costs more than the first of the lane does
             ledger.place(record)
         else:
             start(ledger, lane.on(member), [record])

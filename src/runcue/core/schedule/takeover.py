@@ -1,7 +1,7 @@
-"""A queue that several processes share: taking over from whoever decided before, and going on for those that died.
+"""Taking over a shared queue from the process that decided before, and units from workers that died.
 
-One process decides for all of them (decision 0016). Who takes its place knows nothing and reads everything anew:
-rules, services, who is there, what runs and where. From then on it knows all that happens, for nobody else decides.
+One process decides for all (decision 0016). A process that takes its place reads everything anew: rules, services,
+workers, which units run and where. From then on it knows all that happens, because no other process decides.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WORKER_LOST = "worker_lost"
 
 
 def catch_up(ledger: Ledger, changes: Changes) -> None:
-    """Stand where the store stands."""
+    """Take in what the store has and this process does not know: everything, if another process decided before."""
     ledger.counters.load(changes.head)
     if not changes.is_first:
         for name, first in changes.shelves.items():
@@ -47,12 +47,12 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
         _shelf_changed(ledger, name, first, is_new=True)
     for member in list(ledger.fleet.members.values()):
         _take_up(ledger, member)
-    if ledger.turn.worker in ledger.fleet.members:  # else it tells of itself with this turn
+    if ledger.turn.worker in ledger.fleet.members:  # else it introduces itself in this turn
         _take_up_orphans(ledger, ledger.fleet.members[ledger.turn.worker])
 
 
 def greet(ledger: Ledger, hello: Hello) -> None:
-    """A process tells who it is and what it can run: its rules hold from now on."""
+    """Take in who a process is and what it can run. Its rules hold from now on."""
     assert ledger.fleet is not None
     known = ledger.fleet.members.get(hello.worker.id)
     rules = {name: rule for name, rule in hello.rules.items() if ledger.lanes.rules.get(name) != rule}
@@ -61,33 +61,28 @@ def greet(ledger: Ledger, hello: Hello) -> None:
         member = ledger.fleet.join(hello.worker)
         ledger.fleet.changed[member] = None
     ledger.fleet.heard_of(hello.worker.id, ledger.turn.now)
-    before = {name: ledger.lanes.rules.get(name) for name in rules}
-    for name, rule in rules.items():
-        _warn_of(ledger, name, before[name], rule)
+    moved = {name for name, rule in rules.items()
+             if _asks_of_needs(ledger.lanes.rule_of(name)) != _asks_of_needs(rule)}  # fmt: skip
+    for name in rules:
+        if name in ledger.lanes.rules:  # the last declaration holds, and its difference is reported
+            ledger.turn.emit("task_changed", task=name)
     ledger.lanes.declare(rules)
     ledger.turn.plan.tasks.update(rules)
-    moved = {name for name, rule in rules.items() if _asks_of_needs(before.get(name)) != _asks_of_needs(rule)}
     if rules or tasks != {*hello.worker.tasks}:
         ledger.rearrange()
     if moved:
         _place_dependents(ledger, moved)
-    if ledger.inherited.is_running and hello.worker.id == ledger.turn.worker:  # it has passed for dead
+    if ledger.inherited.is_running and hello.worker.id == ledger.turn.worker:  # others took it for dead
         _take_up_orphans(ledger, ledger.fleet.members[ledger.turn.worker])
 
 
-def _warn_of(ledger: Ledger, name: str, before: Rule | None, now: Rule) -> None:
-    """The last declaration of a task holds; where it differs from the one before, that is told."""
-    if before is not None and before != now:
-        ledger.turn.emit("task_changed", task=name)
-
-
-def _asks_of_needs(rule: Rule | None) -> bool:
-    """True when a callback says whether the dependencies of its work are there."""
-    return rule is not None and rule.questions is not None and rule.questions.dependencies
+def _asks_of_needs(rule: Rule) -> bool:
+    """True when a callback says whether the dependencies of a unit have completed."""
+    return rule.questions is not None and rule.questions.dependencies
 
 
 def _place_dependents(ledger: Ledger, tasks: set[str]) -> None:
-    """Somebody else says from now on whether the dependencies of these tasks are there: such work waits elsewhere."""
+    """Place units with dependencies of these tasks anew: a callback came or went that says whether those are met."""
     lanes = [name for name in ledger.working.heads if (parts := shelf_parts(name)) and parts[1] in tasks]
     for name in (BLOCKED, *lanes):
         for record in ledger.working.shelf(name):
@@ -96,7 +91,7 @@ def _place_dependents(ledger: Ledger, tasks: set[str]) -> None:
 
 
 def find_lanes(ledger: Ledger) -> None:
-    """When tasks or services became known: an index key may be that of a lane by now."""
+    """When tasks or services became known, find the lanes of index keys that had none."""
     if ledger.lanes.have_changed():
         lanes = {lane.shelf for lane in ledger.ready.lanes.values()}
         for name, first in list(ledger.working.heads.items()):
@@ -105,10 +100,10 @@ def find_lanes(ledger: Ledger) -> None:
 
 
 def _take_up(ledger: Ledger, member: Member) -> None:
-    """What that process runs goes on, and what it has not ended keeps its places.
+    """Count what a worker runs, overdue attempts included.
 
-    What this very process was to run and never began is put back, and what of that was given up has ended: the turn
-    that started it was kept, and it never heard so.
+    Attempts that this process itself was to run and never began are put back, or over if they were given up: the turn
+    that started them was committed, and this process never learned of that.
     """
     begun = ledger.inherited.begun()
     for record in list(ledger.working.shelf(f"running/{member.id}")):
@@ -124,7 +119,7 @@ def _take_up(ledger: Ledger, member: Member) -> None:
             ledger.capacity.judge(token, None)
             ledger.put_back(record, "return")
         elif member.id != ledger.turn.worker and member.unread_since is None:
-            member.unread_since = ledger.turn.now  # it may not have read that it is to run this
+            member.unread_since = ledger.turn.now  # it may not have read that start
     for one in member.overdue.values():
         spec = Spec(one.work_id, one.task, b"", one.services, one.queue)
         ledger.capacity.take_up(one.token, ledger.lanes.of_running(spec, one.chosen), member)
@@ -141,7 +136,7 @@ def _take_up(ledger: Ledger, member: Member) -> None:
 
 
 def _take_up_orphans(ledger: Ledger, member: Member) -> None:
-    """Code that runs in this process, and of which the store knows nothing: it was given up meanwhile."""
+    """Count attempts whose code runs in this process although the store has given them up."""
     for record in ledger.inherited.take():
         if ledger.capacity.lane_of(record.token) is None:
             ledger.capacity.take_up(record.token, ledger.lanes.of_running(record.spec, record.chosen), member)
@@ -163,9 +158,10 @@ def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_new: bool = 
     queue, task, services = parts
     lane = ledger.lanes.find(Spec("", task, b"", services, queue))
     if lane is None:
-        return  # a task that nobody knows: left alone
-    if lane.shelf != name:  # since this was submitted, the task came to choose its services in another way
-        if is_new:  # read anew; what this process did itself is in its place already
+        return  # no process has declared that task
+    # since those units were submitted, the services of the task were declared in another way
+    if lane.shelf != name:
+        if is_new:  # else this process has placed them itself
             for record in ledger.working.shelf(name):
                 ledger.place(record)
         return
@@ -184,14 +180,15 @@ def _load_service(ledger: Ledger, state: ServiceState) -> None:
     else:  # a key has the limits that its service has now
         state = replace(state, limits=service.limits)
     service.load(state)
-    service.is_out = service.outage(ledger.turn.now) is not None  # whoever changed it has told so
+    # the process that changed it has emitted that
+    service.is_out = service.outage(ledger.turn.now) is not None
     ledger.ready.touch(service)
     if service.breaker is not None and service.breaker.probe_deadline is not None:
         ledger.ready.wake_service(service, service.breaker.probe_deadline)
 
 
 def take_back_unread(ledger: Ledger, fleet: Fleet) -> None:
-    """What processes were given and have not read for a while is pending again: they are stuck, or stopped."""
+    """Take back what stuck or stopped workers have not read: units become pending again, or are asked about anew."""
     for member in fleet.unread(ledger.turn.now):
         member.unread_since = None
         if member.id == ledger.turn.worker:
@@ -199,13 +196,11 @@ def take_back_unread(ledger: Ledger, fleet: Fleet) -> None:
         asked = [work_id for work_id, worker in ledger.asked_of.items() if worker == member.id]
         if _take_back(ledger, member):
             member.is_stuck = True
-        # What it has read it has left unanswered: whoever answers first is believed.
-        ask_anew(ledger, asked)
+        ask_anew(ledger, asked)  # it may have read some of them and still answer: the first answer counts
 
 
 def _take_back(ledger: Ledger, member: Member) -> bool:
-    """Put back what that process was given and has not read: it is never begun, nor answered. True when there was
-    something."""
+    """Put back the starts that a worker has not read and never begins. True when there was something unread."""
     assert ledger.turn.reader is not None
     tokens, asked = ledger.turn.reader.take_back(member.id)
     running = {record.token: record for record in ledger.working.records.values() if record.token}
@@ -219,10 +214,10 @@ def _take_back(ledger: Ledger, member: Member) -> bool:
 
 
 def lose(ledger: Ledger, worker: str) -> None:
-    """That worker is dead: what it ran becomes pending again, or fails when that happened too often."""
+    """A worker is dead: its units become pending again, or fail when they have lost too many workers."""
     assert ledger.fleet is not None
     member = ledger.fleet.members.get(worker) or _find_left(ledger, ledger.fleet, worker)
-    if member is None:  # somebody has seen to it
+    if member is None:  # its units were taken over already
         return
     _take_back(ledger, member)
     tokens = ledger.capacity.run_by(member)
@@ -239,10 +234,9 @@ def lose(ledger: Ledger, worker: str) -> None:
 
 
 def _find_left(ledger: Ledger, fleet: Fleet, worker: str) -> Member | None:
-    """A worker that nobody knows any more, if it has left work: it signed off while a turn gave it some."""
-    if not any(
-        True for shelf in (f"running/{worker}", f"{HELD}{worker}") for _ in ledger.working.shelf(shelf)
-    ):
+    """A worker that has signed off and still has units: a turn assigned some to it at the same moment."""
+    names = (f"running/{worker}", f"{HELD}{worker}")
+    if all(next(ledger.working.shelf(name), None) is None for name in names):
         return None
     member = fleet.join(Worker(worker, "", "", 0, ledger.turn.now))
     _take_up(ledger, member)
@@ -250,19 +244,19 @@ def _find_left(ledger: Ledger, fleet: Fleet, worker: str) -> Member | None:
 
 
 def _lose_attempt(ledger: Ledger, token: int) -> None:
-    """Nobody will hear how that attempt ended, nor when it began: it counts as begun as late as it may have."""
+    """Free the slots of an attempt of a dead worker. When it began is not known."""
     ledger.grants.lost(token)
     ledger.release(token, "")
     ledger.capacity.judge(token, None)
 
 
 def ask_again(ledger: Ledger, worker: str) -> None:
-    """That process may not know what it was asked."""
+    """Ask anew about all units that this process was to call callbacks about: it may not know of them."""
     ask_anew(ledger, [work_id for work_id, asked in ledger.asked_of.items() if asked == worker])
 
 
 def ask_anew(ledger: Ledger, ids: Iterable[str]) -> None:
-    """Nobody will answer what was asked about these: it is asked again, soon and perhaps of somebody else."""
+    """Have callbacks called again about these units, soon and perhaps in another process: no answer will come."""
     for work_id in ids:
         assert ledger.gates is not None
         ledger.asked_of.pop(work_id, None)
@@ -281,10 +275,10 @@ def _take_over(ledger: Ledger, record: Record) -> None:
 
 
 def _counts(service: Service, record: Record) -> Breaker | None:
-    """The circuit that counts this call, if one does: none from before it last changed."""
+    """The circuit of a service if it counts this attempt: not one that has changed since the attempt started."""
     breaker = service.breaker
     if breaker is None or breaker.running <= 0 or (record.started_at or 0.0) < breaker.changed_at:
         return None
     if breaker.state != "closed" and record.started_at == breaker.changed_at:
-        return None  # it was started in the moment before
+        return None  # it started just before the change, at the same moment
     return breaker

@@ -1,7 +1,7 @@
-"""Time limits on waiting: dependencies that do not come, work that stays pending or is put off, a standstill.
+"""Time limits on waiting: for dependencies, while throttled, in the pending state; and on a standstill of the queue.
 
-A queue stands still when nothing runs and nothing has started, finished or arrived for a while, although work
-is pending that waits for no time of its own (`run_at`, a retry).
+A queue stands still when nothing runs and nothing has started, finished or arrived for a while, although units are
+pending whose own time (`run_at`, a delay, a retry) has come.
 """
 
 from __future__ import annotations
@@ -10,36 +10,36 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from runcue.core.ledger.deadlines import DEPENDENCY, THROTTLE, WARNING, deadlines
-from runcue.core.ledger.ledger import Ledger, waits_for_wall
+from runcue.core.ledger.deadlines import DEPENDENCY, THROTTLE, WARNING, deadlines, due_at
+from runcue.core.ledger.ledger import Ledger
 from runcue.core.limits.breaker import end_of
 from runcue.core.model.record import Record
-from runcue.core.schedule.outcome import fail_for, put_off_too_long
+from runcue.core.schedule.outcome import fail_for, throttled_too_long
 
 
 def check(ledger: Ledger) -> None:
-    """Act on every limit whose time has come."""
+    """Act on every time limit that is reached."""
     for record in ledger.timers.reached():
-        _late(ledger, record)
+        _check_limits(ledger, record)
     is_moving = ledger.counters.settle(ledger.turn.now)
     if not is_moving and ledger.counters.pending and not ledger.counters.running:
         _check_stall(ledger)
 
 
 def wakes_at(ledger: Ledger) -> float:
-    """When the next limit may be reached."""
+    """When the next time limit may be reached."""
     at = ledger.timers.next_limit_at()
     if ledger.counters.pending and not ledger.counters.running:
         limits = [limit for limit in _stall_limits(ledger) if limit > ledger.counters.stalled_for]
-        if ledger.counters.has_moved:  # works failed for it just now: the next turn begins the time anew
+        if ledger.counters.has_moved:  # units failed for it just now: the next turn measures from there
             at = ledger.turn.now
         elif limits:
             at = min(at, end_of(ledger.counters.moved_at, min(limits)))
     return at
 
 
-def _late(ledger: Ledger, record: Record) -> None:
-    """Act on the limits of that work that were reached since it was last looked at."""
+def _check_limits(ledger: Ledger, record: Record) -> None:
+    """Act on the limits of a unit that were reached since the last look at it."""
     settings, now = ledger.lanes.settings_of(record.spec.task), ledger.turn.now
     since = -math.inf if record.watch_at is None else record.watch_at
     for at, kind in sorted(deadlines(record, settings, now, ledger.turn.wall)):
@@ -50,8 +50,8 @@ def _late(ledger: Ledger, record: Record) -> None:
                 fail_for(ledger, record, DEPENDENCY)
                 return
         elif kind == THROTTLE:
-            if _is_put_off(ledger, record):
-                put_off_too_long(ledger, record)
+            if _is_throttled(ledger, record):
+                throttled_too_long(ledger, record)
                 return
         elif kind == WARNING:
             ledger.turn.emit(WARNING, record, seconds=(settings.pending_warn_after or 0) + now - at)
@@ -62,8 +62,8 @@ def _late(ledger: Ledger, record: Record) -> None:
     ledger.exchange(record, ledger.arm(record, after=now))
 
 
-def _is_put_off(ledger: Ledger, record: Record) -> bool:
-    """True while work that was told to slow down still has to wait for that, not for something else."""
+def _is_throttled(ledger: Ledger, record: Record) -> bool:
+    """True while a unit that was throttled still waits because of that."""
     if (record.next_retry_at or 0) > ledger.turn.now:
         return True
     lane = ledger.lanes.find(record.spec)
@@ -81,7 +81,7 @@ def _has_unmet_needs(ledger: Ledger, record: Record) -> bool:
 
 
 def _stall_limits(ledger: Ledger) -> Iterator[float]:
-    """How long a standstill may be by the options of every program of which something is known."""
+    """How long a standstill may last, by the options of every known program."""
     for settings in (ledger.lanes.settings, *map(ledger.lanes.settings_of, ledger.lanes.rules)):
         for limit in (settings.stall_warn_after, settings.stall_timeout):
             if limit is not None:
@@ -89,11 +89,12 @@ def _stall_limits(ledger: Ledger) -> Iterator[float]:
 
 
 def _check_stall(ledger: Ledger) -> None:
-    """Act on a standstill, on each work by the options of its own program."""
+    """Act on a standstill: for each unit by the options of its own program."""
     idle, before = ledger.turn.now - ledger.counters.moved_at, ledger.counters.stalled_for
     if not any(before < limit <= idle for limit in _stall_limits(ledger)):
         return
-    stuck = [record for record in ledger.working.all_pending() if not _waits_for_time(ledger, record)]
+    now, wall = ledger.turn.now, ledger.turn.wall
+    stuck = [record for record in ledger.working.all_pending() if due_at(record, now, wall) <= now]
     stuck.sort(key=lambda record: record.seq)
     if not stuck:
         ledger.counters.restart_stall(ledger.turn.now)
@@ -103,12 +104,12 @@ def _check_stall(ledger: Ledger) -> None:
     for record in stuck:
         timeout = ledger.lanes.settings_of(record.spec.task).stall_timeout
         is_over = timeout is not None and idle >= timeout
-        if is_over and ledger.working.live(record.id) is not None:  # the cascade of another may have ended it
+        if is_over and ledger.working.live(record.id) is not None:  # it may have failed with a dependency
             _time_out(ledger, record, f"Stall timeout after {idle:.3g} s without progress")
 
 
 def _warn_of_stall(ledger: Ledger, stuck: Counter[str], before: float, idle: float) -> None:
-    """Tell those who have the tasks of what is stuck, as far as their program wants to be warned by now."""
+    """Emit warnings to the workers that have the tasks of stuck units, if their program wants a warning by now."""
     for task in list(stuck):
         warn = ledger.lanes.settings_of(task).stall_warn_after
         if warn is None or not before < warn <= idle:
@@ -122,15 +123,6 @@ def _warn_of_stall(ledger: Ledger, stuck: Counter[str], before: float, idle: flo
         ledger.turn.act_for(worker)
         ledger.turn.emit("stall_warning", seconds=idle, pending=amount)
     ledger.turn.act_for_itself()
-
-
-def _waits_for_time(ledger: Ledger, record: Record) -> bool:
-    spec = record.spec
-    return (
-        (record.next_retry_at or 0) > ledger.turn.now
-        or waits_for_wall(record, ledger.turn.wall)
-        or record.created_at + (spec.delay or 0) > ledger.turn.now
-    )
 
 
 def _time_out(ledger: Ledger, record: Record, message: str) -> None:

@@ -1,10 +1,10 @@
-"""When a queue will be done, and which limit is the bottleneck: the whole of it rehearsed, without running anything.
+"""When a queue will be done, and which limit is the bottleneck: a dry run of all that is pending.
 
-Work is taken in its order, and each starts as soon as its services have a place, a call in every window and enough of
-every quantity. How long it takes, and how often it is tried, is what its task took lately. Nothing is known of what
-callbacks will say, of circuits that will open, or of work yet to be submitted.
+Units are taken in order, and each starts as soon as its services have a slot, a call in every window and enough of
+every quantity. It takes as long, and as many attempts, as units of its task took lately. What callbacks will say,
+circuits that will open and units yet to be submitted are not foreseen.
 
-Beyond `MOST` works the rest is taken to go on at the pace of the last of those.
+Beyond `MOST` units the others are assumed to go on at the pace of the last ones.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from runcue.core.ledger.deadlines import due_at
 from runcue.core.ledger.fleet import Crew
 from runcue.core.ledger.ledger import Ledger
 from runcue.core.limits.meter import Cost, DryRun
@@ -27,43 +28,43 @@ from runcue.core.schedule.lane import Lane
 
 MOST: Final = 20_000
 RECENT: Final = 200
-"""How many of a task's last works say how long the next will take."""
+"""How many of the last units of a task say how long the next will take."""
 ONE_CALL: Final = ("", 1)
 When: TypeAlias = tuple[float, str]
-"""A moment, and which limit it is that lets nothing start before it."""
+"""A moment, and the limit that lets nothing start before it."""
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """When all that is queued will be done; `None` when nobody can know, or something has to be resumed first."""
+    """When all units will be done; `None` when that cannot be known, or something has to be resumed first."""
 
     pending: int
     running: int
     seconds: float | None
     """How long it will take from now on."""
     done_at: float | None
-    """The same as a moment of queue time."""
+    """When that is, as queue time."""
     bottleneck: str | None = None
-    """The service that is waited for longest, by all works together."""
+    """The service that all units together wait for longest."""
     limit: str | None = None
-    """What of it: "rate", "concurrency", the name of a quantity, "paused", "circuit" or "throttled"."""
+    """Which limit of it: "rate", "concurrency", the name of a quantity, "paused", "circuit" or "throttled"."""
     details: str = ""
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """What a work of some task takes: seconds for an attempt, and how many attempts."""
+    """How long an attempt of a task takes, and how many attempts a unit takes."""
 
     seconds: float
     attempts: float = 1.0
 
 
 def tasks_of(ledger: Ledger) -> list[str]:
-    """The tasks of what is pending or running: those of which the pace has to be known."""
+    """The tasks of pending and running units: their pace has to be known."""
     pending = islice(ledger.working.all_pending(), MOST)
     return sorted({record.spec.task for record in (*pending, *ledger.working.records.values())})
 
 
 def paces(recent: Iterable[Record]) -> dict[str, Pace]:
-    """What the last works of each task took."""
+    """The pace of each task, by its last units."""
     found: dict[str, list[Record]] = {}
     for record in recent:
         if record.started_at is not None and record.completed_at is not None:
@@ -78,7 +79,7 @@ def _pace(records: Sequence[Record]) -> Pace:
 
 
 def forecast(ledger: Ledger, paces: dict[str, Pace], now: float, wall: float) -> Forecast:
-    """What comes of everything that is pending and running, if nothing more is submitted."""
+    """When all pending and running units will be done, if none are submitted."""
     running = [record for record in ledger.working.records.values() if record.token]
     pending = list(islice(ledger.working.all_pending(), MOST))
     counts = ledger.counters.pending, ledger.counters.running
@@ -102,7 +103,7 @@ def forecast(ledger: Ledger, paces: dict[str, Pace], now: float, wall: float) ->
 
 
 class _Stage:
-    """The services, each with what it will have done when."""
+    """The dry run: when each unit ends, and what each service has granted by then."""
 
     def __init__(
         self, ledger: Ledger, paces: dict[str, Pace], now: float, wall: float, running: Sequence[Record]
@@ -127,8 +128,8 @@ class _Stage:
         self._busy = busy
 
     def play(self, pending: Sequence[Record]) -> dict[tuple[str, str], int]:
-        """Start all of them, each after what it depends on. How many cannot go on before somebody does something, and
-        why; of those that depend on such work nothing is said."""
+        """Start all units, each after its dependencies. Returns how many cannot start unless somebody intervenes, by
+        reason; units that depend on those are not counted."""
         held: dict[tuple[str, str], int] = {}
         known = {record.id for record in pending}
         needs = {
@@ -154,7 +155,7 @@ class _Stage:
         return held
 
     def _lost(self, record: Record, known: set[str]) -> tuple[str, str] | None:
-        """What that work waits for though nobody has submitted it."""
+        """The dependency of a unit that was never submitted, if it has one."""
         strangers = [need for need in record.spec.depends_on if need not in known and need not in self._ends]
         if not record.missing or not strangers:
             return None
@@ -173,7 +174,7 @@ class _Stage:
         if pace.attempts != 1.0:
             cost = tuple((name, amount * pace.attempts) for name, amount in cost)
         services = self._services(lane, cost)
-        at, limit, name = max(after, self._due(record)), "", ""
+        at, limit, name = max(after, self._now, due_at(record, self._now, self._wall)), "", ""
         for service in services:
             when, why = self._resource(service).opens(cost)
             if when == math.inf:
@@ -190,21 +191,14 @@ class _Stage:
             self._waits[limit, name] = self._waits.get((limit, name), 0.0) + at - self._now
         return None
 
-    def _due(self, record: Record) -> float:
-        """When the work's own times let it start."""
-        spec = record.spec
-        times = [self._now, record.next_retry_at or 0.0, record.created_at + (spec.delay or 0.0)]
-        if spec.run_at is not None and record.started_at is None:
-            times.append(self._now + spec.run_at - self._wall)
-        return max(times)
-
     def _services(self, lane: Lane, cost: Cost) -> list[Service]:
-        """The services of a lane, with that member of a group that is free first."""
+        """The services of a lane, with the member of a group that is free first."""
         found = []
         for service in lane.services:
             if isinstance(service, Group):
                 service = min(service.members, key=lambda one: self._resource(one).opens(cost)[0])
-            if service is not lane.crew or service.cap:  # where nobody runs it yet, as if somebody did
+            # a lane without workers is forecast as if it had some
+            if service is not lane.crew or service.cap:
                 found.append(service)
         return found
 
@@ -219,7 +213,7 @@ class _Stage:
         self.ends_at = max(self.ends_at, at)
 
     def bottleneck(self) -> tuple[str | None, str | None]:
-        """What is waited for longest in all: which service, and which limit of it."""
+        """The service that is waited for longest in all, and which limit of it."""
         if not self._waits:
             return None, None
         limit, service = max(self._waits, key=lambda one: self._waits[one])
@@ -233,10 +227,10 @@ class _Stage:
 
 
 class _Resource:
-    """One service: from when on it takes calls, when its places are free, and what its windows hold by then."""
+    """One service in the dry run: when it opens, when its slots are free, what its windows hold."""
 
     def __init__(self, service: Service, busy: Sequence[float], now: float) -> None:
-        self._rehearsal = DryRun((*(one.as_meter() for one in service.windows), *service.meters), now)
+        self._dry_run = DryRun((*(one.as_meter() for one in service.windows), *service.meters), now)
         self._slots: list[float] | None = None
         if service.cap < UNLIMITED:
             taken = sorted(busy)[: service.cap]
@@ -248,21 +242,21 @@ class _Resource:
             self._opens = (math.inf if until is None else until), blocked.reason
 
     def opens(self, cost: Cost) -> When:
-        """From when on the next call may start, and what stands against an earlier one."""
+        """When the next call may start, and which limit allows none before."""
         latest = self._opens
         if self._slots is not None and self._slots[0] > latest[0]:
             latest = self._slots[0], "concurrency"
-        at = self._rehearsal.peek(cost)
+        at = self._dry_run.peek(cost)
         if at is None:
             return math.inf, "rate"
         if at > latest[0]:
-            latest = at, self._rehearsal.scarce or "rate"
+            latest = at, self._dry_run.scarce or "rate"
         return latest
 
     def take(self, cost: Cost, at: float, end: float) -> None:
-        """A call starts and ends then."""
-        self._rehearsal.start(cost, at)
+        """Have a call start and end at these moments."""
+        self._dry_run.start(cost, at)
         if self._slots is not None:
-            # The one that was free last: those before it are for others that start earlier.
+            # Take the slot that was free last: those before it are left for units that start earlier.
             del self._slots[bisect_right(self._slots, at) - 1]
             insort(self._slots, end)

@@ -1,4 +1,4 @@
-"""Which works somebody asks to see, newest first. Stores find them; that they all find the same is told here."""
+"""Which units a list shows, newest first. Every store finds the same ones: `Query.finds` says which."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 from runcue.core.model.record import Record, WorkState
 
 SEARCHED = 200_000
-"""Among how many of the newest works a text is searched."""
+"""A text is searched among so many of the newest units."""
 
 
 class Query(msgspec.Struct, frozen=True):
-    """Works of that state, task, queue and service in which a text occurs, older than the one with that number."""
+    """Units of that state, task, queue and service in which a text occurs, older than the one with that number."""
 
     state: WorkState | None = None
     task: str | None = None
@@ -24,7 +24,7 @@ class Query(msgspec.Struct, frozen=True):
     before: int | None = None
 
     def finds(self, record: Record) -> bool:
-        """True when that is one of them."""
+        """True when the query finds that record."""
         spec = record.spec
         return (
             (self.state is None or record.state is self.state)
@@ -37,7 +37,7 @@ class Query(msgspec.Struct, frozen=True):
 
 
 def by_task(numbers: Iterable[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
-    """How many works of each task are pending and running, of numbers by state and task."""
+    """How many units of each task are pending and running, from numbers by state and task."""
     found: dict[str, dict[str, int]] = {"pending": {}, "running": {}}
     for state, task, number in numbers:
         if state in found:
@@ -46,12 +46,12 @@ def by_task(numbers: Iterable[tuple[str, str, int]]) -> dict[str, dict[str, int]
 
 
 def _uses(record: Record, service: str) -> bool:
-    """True for work that uses this service, or a key's part of it."""
+    """True for a unit that uses this service, or the part of a key of it."""
     return any(name == service or name.startswith(f"{service}[") for name in record.spec.services)
 
 
 def _has(record: Record, text: str) -> bool:
-    """True when the text occurs in what identifies the work or says how it went; letters of ASCII in either case."""
+    """True when the text occurs in the params, the id, the target or the error, without regard to ASCII case."""
     spec, wanted = record.spec, text.encode().lower()
     texts = (spec.id, spec.target or "", record.error or "")
     return wanted in spec.params.lower() or any(wanted in one.encode().lower() for one in texts)
