@@ -37,7 +37,6 @@ from runcue.sim.promise import (
     Asked,
     Call,
     Circuit,
-    Ending,
     Lane,
     Life,
     Limits,
@@ -144,13 +143,12 @@ class Checker:
             if circuit is not None:
                 self._turn_circuit(circuit, event.service, CIRCUITS[event.type])
 
-    def finish(self, ending: Ending) -> list[Violation]:
-        """Every violation, in the order of time."""
-        self._now = max(self._now, ending.ended_at)
+    def finish(self, calls: Iterable[Call], counts: Mapping[str, int], ended_at: float) -> list[Violation]:
+        """Judge the whole run by its calls and by how many units are in each state; violations in order of time."""
+        self._now = max(self._now, ended_at)
         self._instant_over()
-        calls = sorted(ending.calls, key=lambda call: call.entered_at)
-        self._check_calls(calls)
-        self._check_ends(ending.counts)
+        self._check_calls(sorted(calls, key=lambda call: call.entered_at))
+        self._check_ends(counts)
         return sorted(self._found, key=lambda one: one.at)
 
     def _say(self, rule: str, text: str, *work_ids: str, at: float | None = None) -> None:

@@ -13,12 +13,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 import runcue
 from runcue.sim.check import Checker
-from runcue.sim.promise import Asked, Violation
-from runcue.sim.trial import COMMITS, GRID, PER, QUANTITY, Act, Item, Service, Trial
+from runcue.sim.config import ServiceConfig
+from runcue.sim.promise import Asked, Call, Violation, limits_of
+from runcue.sim.trial import COMMITS, GRID, PER, QUANTITY, Act, Item, Trial
 from runcue.testing import VirtualLoop, fail_commit, fill_disk, kill
 
 PATIENCE: Final = 120.0
@@ -27,29 +26,6 @@ STORE_PAUSE: Final = 0.75
 """Seconds after which a turn whose commit failed has been tried again."""
 BUSY: Final = (runcue.WorkState.RUNNING, runcue.WorkState.PENDING)
 MANY: Final = 10_000
-
-
-class Call(msgspec.Struct):
-    """One call of a handler, as it was seen there."""
-
-    work_id: str
-    attempt: int
-    node: str
-    entered_at: float
-    services: tuple[str, ...]
-    left_at: float | None = None
-    how: str = ""
-    charges: list[tuple[str, float]] = []
-    is_kept: bool = True
-    """False when its process could not commit for a while: its charges may not have been counted."""
-
-
-class Ending(msgspec.Struct, frozen=True):
-    """How a world ended."""
-
-    calls: list[Call]
-    counts: dict[str, int]
-    ended_at: float
 
 
 class Dead(Exception):
@@ -133,7 +109,7 @@ class World:
         self.checker.died(node.name, self._now)
         kill(node.cue)
         for call in self.calls:
-            if call.node == node.name and call.left_at is None:
+            if call.node == node.name and not call.how:
                 call.left_at, call.how = self._now, "died"
         self._replace(node, self.plan.down[self._births % len(self.plan.down)])
 
@@ -155,7 +131,7 @@ class World:
             self._replace(node, GRID)
 
     def _is_at_work(self, node: Node) -> bool:
-        return any(call.node == node.name and call.left_at is None for call in self.calls)
+        return any(call.node == node.name and not call.how for call in self.calls)
 
     # handlers ---------------------------------------------------------------------------------------------
 
@@ -178,7 +154,7 @@ class World:
                 how = "error"
                 raise
             finally:
-                if call.left_at is None:
+                if not call.how:
                     call.left_at, call.how = self._now, how
             return f"{call.work_id}/{call.attempt}"
 
@@ -224,7 +200,7 @@ class World:
 
     def _charge(self, work: runcue.RunningWork, call: Call, amount: float | None) -> None:
         if amount is not None:
-            call.charges.append((QUANTITY, amount))
+            call.charges = [*call.charges, (QUANTITY, amount)]
             work.charge(**{QUANTITY: amount})
 
     async def _die(self, node: Node) -> None:
@@ -300,7 +276,7 @@ class World:
             self.faults[kind] += kind != "commit_unanswered"
             node.is_well_at = self._now + STORE_PAUSE
             for call in self.calls:
-                if call.node == node.name and (call.left_at is None or call.left_at >= self._now):
+                if call.node == node.name and call.left_at >= self._now:
                     call.is_kept = False
             raise
         self.faults[kind] += kind == "commit_unanswered"
@@ -365,14 +341,15 @@ class World:
     async def _go_on(self, place: int, name: str) -> None:
         await self._living(place).cue.resume(name)
 
-    async def _change(self, node: Node, name: str, service: Service | None) -> None:
+    async def _change(self, node: Node, name: str, service: ServiceConfig | None) -> None:
         assert service is not None
         self._limits[name] = service
-        self.checker.changed(name, service.limits(), self._now, is_sure=False)
+        limits = limits_of(service)
+        self.checker.changed(name, limits, self._now, is_sure=False)
         node.cue.service(name, **service.options())
         await node.cue.services()
         if self._limits[name] is service:
-            self.checker.changed(name, service.limits(), self._now)
+            self.checker.changed(name, limits, self._now)
 
     # from beginning to end --------------------------------------------------------------------------------
 
@@ -414,7 +391,7 @@ class World:
         self._check_works(works)
         for event in events:
             self.checker(event)
-        self.mistakes += self.checker.finish(Ending(self.calls, counts, self._now))
+        self.mistakes += self.checker.finish(self.calls, counts, self._now)
         for node in self._nodes:
             if node is not None:
                 node.is_alive = False

@@ -15,13 +15,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import NoReturn
 
 import msgspec
 
 import runcue
 from runcue.sim.behaviour import Behaviour, Latency
 from runcue.sim.limits import Allows, Amount, windows
+from runcue.sim.promise import Call
 
 PERIOD = 120.0
 FAILING = 40.0
@@ -39,23 +39,6 @@ SOON = 0.001
 
 Script = Sequence[tuple[float, str]]
 """What the attempts of one unit do, if it is known: seconds, and one of the words above."""
-
-
-class Call(msgspec.Struct, frozen=True, gc=False):
-    """One call as the service saw it."""
-
-    service: str
-    work_id: str
-    attempt: int
-    node: int
-    entered_at: float
-    left_at: float
-    how: str
-    services: tuple[str, ...] = ()
-    """All services that its unit runs on, as the handler sees them."""
-    charges: tuple[tuple[str, float], ...] = ()
-    """The amounts that its handler charged."""
-    is_kept: bool = True
 
 
 class Knobs(msgspec.Struct):
@@ -85,9 +68,9 @@ class MockService:
         self.amount = 0
         """Calls so far, whether or not they are kept."""
         self._keep = keep
-        self._salt = random.getrandbits(64)
         self.refused = 0
         """Calls that it refused as too many."""
+        self._salt = random.getrandbits(64)
         self._began_at = began_at
         self._allows = None if behaviour.allows is None else FarSide(behaviour.allows)
         self._running: dict[int, asyncio.Future[None]] = {}
@@ -115,7 +98,13 @@ class MockService:
         if self._allows is not None:
             wait = self._allows.refuses(entered_at, charges, len(self._running))
             if wait is not None:
-                self._refuse(work_id, attempt, node, entered_at, services, charges, wait)
+                self.refused += 1
+                if self._keep:
+                    unused = tuple((quantity, 0.0) for quantity, _ in charges)
+                    self.calls.append(
+                        Call(work_id, attempt, node, entered_at, services, entered_at, REFUSED, unused)
+                    )
+                raise runcue.RateLimited(retry_after=wait)
         seconds, how = self._fate(work_id, attempt, entered_at - self._began_at, script)
         number = self.amount = self.amount + 1
         future: asyncio.Future[None] = loop.create_future()
@@ -135,29 +124,11 @@ class MockService:
             del self._running[number]
             if self._keep:
                 used = charges if how == RETURNED else ()
-                self.calls.append(
-                    Call(self.name, work_id, attempt, node, entered_at, now(), how, services, used)
-                )
+                self.calls.append(Call(work_id, attempt, node, entered_at, services, now(), how, used))
         if how == ERROR:
             raise OSError(f"{self.name} is unavailable")
         if how == PERMANENT:
             raise runcue.Permanent(f"{self.name} refuses this for good")
-
-    def _refuse(
-        self,
-        work_id: str,
-        attempt: int,
-        node: int,
-        at: float,
-        services: tuple[str, ...],
-        charges: tuple[tuple[str, float], ...],
-        wait: float,
-    ) -> NoReturn:
-        self.refused += 1
-        if self._keep:
-            unused = tuple((quantity, 0.0) for quantity, _ in charges)
-            self.calls.append(Call(self.name, work_id, attempt, node, at, at, REFUSED, services, unused))
-        raise runcue.RateLimited(retry_after=wait)
 
     def break_one(self) -> bool:
         """Let the oldest call that is under way fail at once; False when there is none."""

@@ -81,7 +81,9 @@ class Request(msgspec.Struct, kw_only=True):
             if checker is not None:
                 attach(checker, simulation)
             outcome = self._paced(simulation)
-        violations = None if checker is None else checker.finish(outcome)
+        violations = (
+            None if checker is None else checker.finish(outcome.calls, outcome.counts, outcome.ended_at)
+        )
         return Done(name, config, outcome, metrics.finish(outcome), violations)
 
     def _paced(self, simulation: Simulation) -> Outcome:

@@ -10,14 +10,17 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 from typing import Any, Final, Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from runcue import Retry, adaptive
-from runcue.sim.promise import Limits, Rules, Task, fits
+from runcue import Retry
+from runcue.sim.config import ServiceConfig
+from runcue.sim.limits import Adaptive, Total, windows
+from runcue.sim.promise import Rules, Task, fits, limits_of
 
 FAULTS: Final = ("commit_failed", "commit_unanswered", "disk_full", "crash", "submit_cut", "clock_forward",
                  "clock_back", "slow", "hang", "swallow", "refused", "key_race", "id_race")  # fmt: skip
@@ -48,73 +51,6 @@ COSTS: Final = (0, 2.5, 4, 7.3, 10, 10, 15, 40)
 GROUP: Final = "g_*"
 PER: Final = "account"
 """The param that tells keys apart."""
-
-
-Rates = tuple[tuple[int, float], ...]
-
-
-class Total(msgspec.Struct, frozen=True):
-    """What all keys of a service together may have."""
-
-    concurrent: int | None
-    rates: Rates
-    amounts: Rates
-
-    def option(self) -> Any:
-        """The value of `total=`, in its shortest form."""
-        if not self.rates and not self.amounts:
-            return self.concurrent
-        if self.concurrent is None and not self.amounts:
-            return list(self.rates)
-        found: dict[str, Any] = {"concurrent": self.concurrent, "rate": list(self.rates) or None}
-        return {**found, QUANTITY: list(self.amounts)} if self.amounts else found
-
-    def limits(self, each: Limits) -> Limits:
-        """The limits that the checker is given."""
-        quantities = {QUANTITY: self.amounts} if self.amounts else {}
-        return Limits(self.rates, self.concurrent, None, quantities, PER, each)
-
-
-class Service(msgspec.Struct, frozen=True):
-    """A service and its limits."""
-
-    rates: Rates
-    concurrent: int | None
-    threshold: int | None
-    timeout: float
-    amounts: Rates = ()
-    """Of the quantity, if it is limited here."""
-    adapts: tuple[int, int, int] | None = None
-    """Least, first and most places, where their number finds itself."""
-    total: Total | None = None
-    """What all keys together may have, where there are keys: the rest is then what each may have."""
-
-    def options(self) -> dict[str, Any]:
-        """The options of `cue.service`."""
-        found: dict[str, Any] = {
-            "rate": list(self.rates) or None,
-            "concurrent": self._concurrent(),
-            "circuit_threshold": self.threshold,
-            "circuit_timeout": self.timeout,
-        }
-        if self.amounts:
-            found[QUANTITY] = list(self.amounts)
-        if self.total is not None:
-            found.update(per=PER, total=self.total.option())
-        return found
-
-    def limits(self) -> Limits:
-        """The limits that the checker is given."""
-        quantities = {QUANTITY: self.amounts} if self.amounts else {}
-        most = self.concurrent if self.adapts is None else self.adapts[2]
-        own = Limits(self.rates, most, None if self.threshold is None else self.timeout, quantities)
-        return own if self.total is None else self.total.limits(own)
-
-    def _concurrent(self) -> Any:
-        if self.adapts is None:
-            return self.concurrent
-        low, start, high = self.adapts
-        return adaptive(min=low, start=start, max=high)
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -170,7 +106,7 @@ class Act(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     target: str = ""
     cascade: bool = False
-    service: Service | None = None
+    service: ServiceConfig | None = None
 
 
 class Mood(msgspec.Struct, frozen=True):
@@ -185,7 +121,7 @@ class Trial(msgspec.Struct):
 
     seed: int
     nodes: int
-    services: dict[str, Service]
+    services: dict[str, ServiceConfig]
     tasks: dict[str, Kind]
     acts: list[Act]
     moods: dict[str, float]
@@ -198,7 +134,7 @@ class Trial(msgspec.Struct):
     def rules(self) -> Rules:
         """What the checker holds this world to."""
         return Rules(
-            {name: service.limits() for name, service in self.services.items()},
+            {name: limits_of(service) for name, service in self.services.items()},
             {name: Task(kind.uses, kind.retry) for name, kind in self.tasks.items()},
             self.age_step,
         )
@@ -265,14 +201,24 @@ def draw(seed: int) -> Trial:
     )
 
 
-def _service(random: Random) -> Service:
+def _rates(limits: Iterable[tuple[int, float]]) -> list[str]:
+    """Numbers and windows in seconds as a configuration has them."""
+    return [f"{most}/{window:g}s" for most, window in limits]
+
+
+def _service(random: Random) -> ServiceConfig:
     window = random.choice((0.5, 0.75, 1.0))
     rates = [] if random.random() < 0.4 else [(round(random.randint(14, 30) * window), window)]
     if rates and random.random() < 0.2:
         rates.append((rates[0][0] * 2, window * 3))
     concurrent = None if rates and random.random() < 0.3 else random.randint(4, 11)
     threshold = random.randint(2, 4) if random.random() < 0.4 else None
-    return Service(tuple(rates), concurrent, threshold, random.choice((0.5, 0.75)))
+    return ServiceConfig(
+        rates=_rates(rates),
+        concurrent=concurrent,
+        circuit_threshold=threshold,
+        circuit_timeout=random.choice((0.5, 0.75)),
+    )
 
 
 def _task(random: Random, services: list[str]) -> Kind:
@@ -294,7 +240,7 @@ def _task(random: Random, services: list[str]) -> Kind:
     return Kind(tuple(uses), retry, timeout, random.choice((0.0, 0.1, 0.25)))
 
 
-def _group(random: Random, services: dict[str, Service], tasks: dict[str, Kind]) -> None:
+def _group(random: Random, services: dict[str, ServiceConfig], tasks: dict[str, Kind]) -> None:
     """Some tasks use any one of several services, perhaps."""
     if random.random() >= GROUPED:
         return
@@ -304,54 +250,55 @@ def _group(random: Random, services: dict[str, Service], tasks: dict[str, Kind])
         tasks[name] = replace(tasks[name], uses=(GROUP, *tasks[name].uses[1:]))
 
 
-def _meter(random: Random, services: dict[str, Service], tasks: dict[str, Kind]) -> None:
+def _meter(random: Random, services: dict[str, ServiceConfig], tasks: dict[str, Kind]) -> None:
     """A service limits a quantity, perhaps."""
     if random.random() >= METERED:
         return
     name = random.choice(_used(services, tasks))
-    services[name] = replace(services[name], amounts=_amounts(random))
+    services[name] = replace(services[name], quantities={QUANTITY: _amounts(random)})
     for task, kind in tasks.items():
         if any(fits(name, use) for use in kind.uses):
             tasks[task] = replace(kind, has_cost=True)
 
 
-def _amounts(random: Random) -> Rates:
+def _amounts(random: Random) -> list[str]:
     window = random.choice((0.5, 0.75, 1.0))
     most = round(random.randint(14, 30) * window * 11)
-    return ((most, window), (most * 2, window * 3)) if random.random() < 0.2 else ((most, window),)
+    second = [(most * 2, window * 3)] if random.random() < 0.2 else []
+    return _rates([(most, window), *second])
 
 
-def _divide(random: Random, services: dict[str, Service], tasks: dict[str, Kind]) -> None:
+def _divide(random: Random, services: dict[str, ServiceConfig], tasks: dict[str, Kind]) -> None:
     """A service has its limits for each key, perhaps."""
     names = [name for name in _used(services, tasks) if not fits(name, GROUP)]
     if not names or random.random() >= KEYED:
         return
     name = random.choice(names)
     accounts, service = random.randint(2, 4), services[name]
-    each = tuple((max(4, most * 2 // 3), window) for most, window in service.rates)
-    concurrent, rates = random.choice(((None, ()), (6, ()), (None, ((16, 0.75),)), (8, ((20, 1.0),))))
-    amounts = _amounts(random) if service.amounts and random.random() < 0.5 else ()
+    each = _rates((max(4, most * 2 // 3), window) for most, window in service.windows())
+    concurrent, rates = random.choice(((None, []), (6, []), (None, ["16/0.75s"]), (8, ["20/1s"])))
+    amounts = {QUANTITY: _amounts(random)} if service.quantities and random.random() < 0.5 else {}
     places = None if service.concurrent is None else random.randint(2, 5)
-    total = Total(concurrent, rates, amounts)
-    services[name] = replace(service, rates=each, concurrent=places, total=total)
+    total = Total(concurrent=concurrent, rates=rates, quantities=amounts)
+    services[name] = replace(service, rates=each, concurrent=places, per=PER, total=total)
     for task, kind in tasks.items():
         if name in kind.uses:
             tasks[task] = replace(kind, accounts=accounts)
 
 
-def _adapt(random: Random, services: dict[str, Service], tasks: dict[str, Kind]) -> bool:
+def _adapt(random: Random, services: dict[str, ServiceConfig], tasks: dict[str, Kind]) -> bool:
     """The concurrency of a service finds itself, perhaps; True when one does."""
     names = [name for name in _used(services, tasks) if services[name].total is None]
     if not names or random.random() >= ADAPTIVE:
         return False
     name, low = random.choice(names), random.randint(1, 2)
     start = random.randint(low, 5)
-    adapts = low, start, random.randint(start, 9)
-    services[name] = replace(services[name], concurrent=None, adapts=adapts)
+    bounds = Adaptive(min=low, start=start, max=random.randint(start, 9))
+    services[name] = replace(services[name], concurrent=None, adaptive=bounds)
     return True
 
 
-def _used(services: dict[str, Service], tasks: dict[str, Kind]) -> list[str]:
+def _used(services: dict[str, ServiceConfig], tasks: dict[str, Kind]) -> list[str]:
     """The services that some task uses."""
     uses = {use for kind in tasks.values() for use in kind.uses}
     return [name for name in services if any(fits(name, use) for use in uses)]
@@ -360,7 +307,9 @@ def _used(services: dict[str, Service], tasks: dict[str, Kind]) -> list[str]:
 class _Acts:
     """Draws what is done."""
 
-    def __init__(self, seed: int, nodes: int, tasks: dict[str, Kind], services: dict[str, Service]) -> None:
+    def __init__(
+        self, seed: int, nodes: int, tasks: dict[str, Kind], services: dict[str, ServiceConfig]
+    ) -> None:
         self._seed = seed
         self._nodes = nodes
         self._kinds = tasks
@@ -474,12 +423,17 @@ class _Acts:
         if random.random() < 0.3:
             name = random.choice(list(services))
             service = services[name]
-            rates = tuple((max(4, most + random.randint(-6, 6)), window) for most, window in service.rates)
-            concurrent = None if service.concurrent is None else random.randint(2, 8)
-            amounts = tuple(
-                (max(60, most + random.randint(-40, 40)), window) for most, window in service.amounts
+            rates = _rates(
+                (max(4, most + random.randint(-6, 6)), window) for most, window in service.windows()
             )
-            changed = replace(service, rates=rates, concurrent=concurrent, amounts=amounts)
+            concurrent = None if service.concurrent is None else random.randint(2, 8)
+            amounts = {
+                name: _rates(
+                    (max(60, most + random.randint(-40, 40)), window) for most, window in windows(texts)
+                )
+                for name, texts in service.quantities.items()
+            }
+            changed = replace(service, rates=rates, concurrent=concurrent, quantities=amounts)
             self._add(random, "limits", target=name, service=changed)
         if random.random() < 0.15:
             self._add(random, "leave")

@@ -30,7 +30,8 @@ from msgspec.structs import replace
 import runcue
 from runcue.sim.child import end, spawn
 from runcue.sim.config import Config
-from runcue.sim.mocks import RETURNED, Call, MockService, clock_of, draw
+from runcue.sim.mocks import RETURNED, MockService, clock_of, draw
+from runcue.sim.promise import Call
 from runcue.sim.workload import Arrival, Submission, arrivals, exact
 from runcue.testing import kill, run, watch
 
@@ -245,15 +246,15 @@ class Simulation:
     def _calls(self) -> list[Call]:
         """One for each attempt, in order: work that uses several services calls one after the other."""
         found: list[Call] = []
-        places: dict[tuple[str, int, int], int] = {}
-        every = (call for service in self.services.values() for call in service.calls)
-        for call in sorted(every, key=lambda call: (call.entered_at, call.work_id, call.attempt)):
+        places: dict[tuple[str, int, object], tuple[int, str]] = {}
+        every = [(call, name) for name, service in self.services.items() for call in service.calls]
+        for call, name in sorted(every, key=lambda one: (one[0].entered_at, one[0].work_id, one[0].attempt)):
             key = call.work_id, call.attempt, call.node
-            first = found[places[key]] if key in places else None
-            if first is not None and first.how == RETURNED and first.service != call.service:
-                found[places[key]] = replace(first, left_at=call.left_at, how=call.how, charges=call.charges)
-            else:  # its first, or once more because it had been refused or given back
-                places[key] = len(found)
+            place, service_name = places.get(key, (-1, name))
+            if name != service_name and found[place].how == RETURNED:
+                found[place] = replace(found[place], left_at=call.left_at, how=call.how, charges=call.charges)
+            else:  # the first call, or another one because that was refused or given back
+                places[key] = len(found), name
                 found.append(call)
         return found
 
