@@ -33,24 +33,24 @@ def judge_work(life: Life, calls: Sequence[Call], deaths: Deaths) -> Iterator[Vi
     """Judge the calls of one unit, in order: each was started, none overlap, the last one counts."""
     for call in calls:
         if call.attempt not in life.attempts:
-            text = f"work {life.id} was called as attempt {call.attempt}, which was not started"
+            text = f"unit {life.id} was called as attempt {call.attempt}, which was not started"
             yield Violation("overlap", call.entered_at, text, (life.id,))
     for call, following in pairwise(calls):
         if call.left_at > following.entered_at:
-            text = f"work {life.id} was called on {following.node} while {call.node} was at it"
+            text = f"unit {life.id} was called on {following.node} while {call.node} was at it"
             yield Violation("overlap", following.entered_at, text, (life.id,))
     for start, at in life.lost:
         lost = _call_of(start, calls, at)
         if lost is not None and not has_died(lost, at, deaths):
-            text = f"work {life.id} was started again, though {lost.node} lived, which ran it"
+            text = f"unit {life.id} was started again, though {lost.node} lived, which ran it"
             yield Violation("attempts", at, text, (life.id,))
     if life.completed_at is not None:
         last = calls[-1] if calls else None
         if last is None or last.attempt != life.attempt:
-            text = f"work {life.id} is complete by attempt {life.attempt}, which was not its last call"
+            text = f"unit {life.id} is complete by attempt {life.attempt}, which was not its last call"
             yield Violation("result", life.completed_at, text, (life.id,))
         elif last.how != "ok" or last.left_at > life.completed_at:
-            text = f"work {life.id} is complete, though its last call had not returned"
+            text = f"unit {life.id} is complete, though its last call had not returned"
             yield Violation("result", life.completed_at, text, (life.id,))
 
 
@@ -63,7 +63,7 @@ def judge_probes(probes: Iterable[Probe], calls: Sequence[Call], deaths: Deaths)
         else:
             is_over = call.left_at <= at or has_died(call, at, deaths)
         if not is_over:
-            text = f"work {second} started on {service} while {probe[0]} was its probe"
+            text = f"unit {second} started on {service} while {probe[0]} was its probe"
             yield Violation("circuit", at, text, (second, probe[0]))
 
 
@@ -139,7 +139,7 @@ def _overdrawn(
                     before += other.known(quantity, use.started)
             if before + expected > most * (1 + HAIR):
                 return (
-                    f"work {use.call.work_id} was to use {expected:g} {quantity} besides {before:g}, "
+                    f"unit {use.call.work_id} was to use {expected:g} {quantity} besides {before:g}, "
                     f"{most:g} in {window:g} s are allowed"
                 )
     return ""

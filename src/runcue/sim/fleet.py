@@ -426,7 +426,7 @@ class World:
         self.checker.stands({work.id: str(work.state) for work in works})
         for work in works:
             if work.state == "completed" and work.result != f"{work.id}/{work.attempt}":
-                text = f"work {work.id} has the result {work.result!r} of another attempt than {work.attempt}"
+                text = f"unit {work.id} has the result {work.result!r} of another attempt than {work.attempt}"
                 self.mistakes.append(Violation("result", work.completed_at or 0.0, text, (work.id,)))
 
 

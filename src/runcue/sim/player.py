@@ -1,10 +1,8 @@
-"""Plays a simulation at the pace of whoever watches: so many seconds at a time, with its knobs in reach.
+"""Plays a simulation step by step for a live screen, and changes its error rates, latencies and arrivals meanwhile.
 
 Rules:
-- Time is virtual here as everywhere: a run that nobody interferes with takes the same course as one that nobody
-  watches.
-- One thread at a time: whoever shows the scenes on another loop calls `advance`, `do` and `close` from one thread of
-  its own, one after the other.
+- Time is virtual: watching a run does not change it.
+- `advance`, `do` and `close` are called one after the other, and all from one thread.
 """
 
 from __future__ import annotations
@@ -23,14 +21,14 @@ from runcue.sim.world import Listener, Outcome, Simulation
 from runcue.testing import VirtualLoop, settle
 
 SLICES = 20
-"""In how many parts an advance is taken when it has to end in time."""
+"""An advance that has to end in time looks at the clock this often."""
 
 HIGHEST_ERROR_RATE = 0.5
 SLOWEST, FASTEST = 0.1, 20.0
 
 
 class Player:
-    """A simulation that goes on when it is told to."""
+    """A simulation that goes on only while `advance` is called."""
 
     def __init__(
         self, config: Config, *listeners: Listener, arrivals: Iterable[Arrival] | None = None
@@ -179,10 +177,7 @@ class Player:
 
     def pause(self) -> None:
         """Let nothing more arrive, or go on."""
-        if self.simulation.is_paused:
-            self.simulation.resume()
-        else:
-            self.simulation.pause()
+        self.simulation.is_paused = not self.simulation.is_paused
 
     def kill_task(self) -> str | None:
         """Let one running task die and return its service, if there was one."""

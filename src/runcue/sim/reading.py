@@ -103,6 +103,11 @@ def record(
     return kind(**found)
 
 
+def struct(kind: type[S], expected: str) -> Reader[S]:
+    """Read a mapping into a struct."""
+    return lambda value, path: record(kind, value, path, expected)
+
+
 def known_keys(kind: type[msgspec.Struct]) -> list[str]:
     """List the keys that a struct is read from, with their other names."""
     names = [field.encode_name for field in msgspec.structs.fields(kind)]

@@ -5,7 +5,7 @@
     Simulation(config, arrivals=recording.arrivals(config))    # the same units at the same times
 
 Rules:
-- The file is looked at through `runcue.Reader`: nothing in it is changed, and whoever works on it goes on.
+- The file is looked at through `runcue.Reader`: nothing in it is changed, and processes that use it go on.
 - It is taken as it was when reading began: what came later is left to the next reading, and what ended later had not
   ended yet.
 - Of each unit a few numbers are kept, whatever its params and results weigh: about 300 bytes.
@@ -108,7 +108,7 @@ class Recording(msgspec.Struct):
         """The figures of the recorded run as lines, to compare a replay with."""
         facts = self.facts
         went = [
-            amount(facts.works, "work"),
+            amount(facts.works, "unit"),
             f"{facts.completed:,} completed",
             f"{facts.failed:,} failed",
             f"{amount(facts.attempts, 'attempt')} in {span(facts.lasted)}",
@@ -166,7 +166,7 @@ def read(path: str | os.PathLike[str], *, most: int = MOST_WORKS) -> Recording:
             if work is not None:
                 reel.add(_as_of(work, now), event.at)
             if len(reel) > most:
-                raise BadConfig("--replay", f"a queue of at most {most:,} works", where)
+                raise BadConfig("--replay", f"a queue of at most {most:,} units", where)
     if not len(reel):
         raise BadConfig("--replay", "a queue in which something has happened", where)
     return reel.finish(Path(where).stem, known, total)
@@ -187,7 +187,7 @@ def check(recorded: Config, changed: Config) -> None:
         allows = service.behaviour.allows
         for quantity in [*service.sells(), *(() if allows is None else allows.quantities)]:
             path = f"services.{name}.{quantity}"
-            raise BadConfig(path, "no quantity: the file does not say what works cost")
+            raise BadConfig(path, "no quantity: the file does not say what units cost")
 
 
 def _as_of(work: runcue.Work, now: float) -> runcue.Work:

@@ -45,10 +45,8 @@ def _api(**behaviour: Any) -> Values:
 
 def _chain(tasks: dict[str, str], **workload: Any) -> Values:
     """Three tasks, each of which waits for the artifact of the one before."""
-    return {
-        "workload": {"pattern": "chain", "linked_by": "is_ready", "task_types": list(tasks), "uses": tasks, **workload},
-        "pending_timeout": "2m",
-    }  # fmt: skip
+    chain = {"pattern": "chain", "linked_by": "is_ready", "task_types": list(tasks), "uses": tasks}
+    return {"workload": {**chain, **workload}, "pending_timeout": "2m"}
 
 
 def _burst(duration: float) -> Values:
