@@ -1,8 +1,8 @@
 """The promises of a queue, judged from outside: by its events and by the mock services' own log of calls.
 
     order         events come one by one, none is missing, time does not go back
-    life          what is told of one unit is a possible life; what is over stays over unless it is retried by hand
-    lost          what was accepted ends or is still there; what a caller was told is so
+    life          the events of a unit are in a possible order; none follow its end, unless it is retried by hand
+    lost          an accepted unit ends or is still there; the answer that a caller got is true
     result        a result is that of the latest call, and that call had returned
     overlap       two calls of one unit never overlap, and none begins before its start was told
     attempts      starts are numbered rightly; no more failures than allowed, no more than three crashes
@@ -17,9 +17,9 @@
     amount        nothing starts that is expected to use more of a quantity than is left of it, as far as was known
     service       a call runs on the services its task names: on its key's part, on one that a pattern means
 
-A checker is told what the events do not say: what was submitted (`submitted`) and, where such things happen, which
-node died, what was retried by hand, how limits changed. A rule about what it was not told of is not judged. Where the
-moment of a change is not known, both are allowed: a violation is always one.
+Some facts are not in the events: the checker has to be told what was submitted (`submitted`), which node died, what
+was retried by hand, how limits changed. A rule is not judged without the facts that it needs. Where the moment of a
+change is not known, old and new limits are allowed: so every reported violation is real.
 """
 
 from __future__ import annotations

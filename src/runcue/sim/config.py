@@ -85,13 +85,13 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
         adaptive = self.adaptive
         found: dict[str, Any] = {
             "rate": self.rates or None,
-            "concurrent": self.concurrent
-            if adaptive is None
-            else runcue.adaptive(min=adaptive.min, start=adaptive.start, max=adaptive.max),
+            "concurrent": self.concurrent,
             "circuit_threshold": self.circuit_threshold,
             "circuit_timeout": self.circuit_timeout,
             **self.quantities,
         }
+        if adaptive is not None:
+            found["concurrent"] = runcue.adaptive(min=adaptive.min, start=adaptive.start, max=adaptive.max)
         if self.per is not None:
             found.update(per=self.per, total=None if self.total is None else self.total.option())
         return found

@@ -267,8 +267,8 @@ class Metrics:
             for gauge in live.gauges:
                 gauge.leave(at)
                 gauge.use(event.data.get("charged", live.cost), live.cost)
-                gauge.completed += kind == "completed"
-                gauge.failed += kind == "failed"
+                gauge.found.completed += kind == "completed"
+                gauge.found.failed += kind == "failed"
         if kind == "failed":
             self._failed_here += 1
             text = (event.error or "unknown").partition("\n")[0][:100]
@@ -373,22 +373,20 @@ def bottleneck(services: dict[str, ServiceSummary]) -> str:
     """The limit that delayed units most, in words."""
     found: list[tuple[float, str]] = []
     for name, service in services.items():
-        if service.circuit_open_share >= PRESSING:
-            share = service.circuit_open_share
-            found.append((share, f"circuit of {name}: open for {span(service.circuit_open)} ({share:.0%})"))
-        if service.rate_limited_share >= PRESSING:
-            share = service.rate_limited_share
-            rates = ", ".join(map(pretty_rate, service.rates))
-            found.append((share, f"rate of {name} ({rates}): let nothing start {share:.0%} of the time"))
+        is_open, limited, full = service.circuit_open_share, service.rate_limited_share, service.full_share
+        rates = ", ".join(map(pretty_rate, service.rates))
+        if is_open >= PRESSING:
+            text = f"circuit of {name}: open for {span(service.circuit_open)} ({is_open:.0%})"
+            found.append((is_open, text))
+        if limited >= PRESSING:
+            found.append((limited, f"rate of {name} ({rates}): let nothing start {limited:.0%} of the time"))
         for quantity, one in service.quantities.items():
             if one.share >= SPENT:
                 rates = ", ".join(map(pretty_rate, one.rates))
                 found.append((one.share, f"{quantity} of {name} ({rates}): {one.share:.0%} of it used"))
-        if service.full_share >= PRESSING:
-            share = service.full_share
-            found.append(
-                (share, f"concurrency of {name} ({service.concurrent}): full {share:.0%} of the time")
-            )
+        if full >= PRESSING:
+            text = f"concurrency of {name} ({service.concurrent}): full {full:.0%} of the time"
+            found.append((full, text))
     for name, service in () if found else services.items():
         share = service.waiting_share
         if service.is_adaptive and share >= PRESSING:

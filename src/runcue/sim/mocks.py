@@ -1,10 +1,10 @@
-"""Mock services, with delays and failures drawn at random.
+"""Mock services: calls with random delays and failures.
 
 Rules:
-- What a call does follows from the seed, the service, the work and the attempt alone, never from the order of
-  calls. Two runs that differ in one limit meet the same luck, so that their difference is that limit's.
-- Raising one rate turns calls that went well into failures and leaves the others as they were.
-- Knobs may be turned at any time and hold for calls that begin afterwards.
+- What a call does depends only on the seed, the service, the unit and the attempt, never on the order of calls. So
+  two runs that differ in one limit differ by the effect of that limit alone.
+- A higher error rate turns successful calls into failures and leaves all other calls as they were.
+- Knobs may be changed at any time; calls that begin later follow them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Knobs(msgspec.Struct):
 
 
 class MockService:
-    """A service with a behaviour. It enforces only what it `allows`: keeping the other limits is up to runcue."""
+    """A service with a behaviour. It enforces only what it `allows`; runcue has to keep the other limits."""
 
     def __init__(
         self,
@@ -65,8 +65,7 @@ class MockService:
         self.behaviour = behaviour
         self.knobs = Knobs(behaviour.error_rate)
         self.calls: list[Call] = []
-        self.amount = 0
-        """Calls so far, whether or not they are kept."""
+        self._amount = 0
         self._keep = keep
         self.refused = 0
         """Calls that it refused as too many."""
@@ -89,7 +88,7 @@ class MockService:
         services: tuple[str, ...] = (),
         charges: tuple[tuple[str, float], ...] = (),
     ) -> None:
-        """Take some time, and then return, raise, or hang until cancelled. `charges` is what it will have used."""
+        """Take some time, then return, raise, or hang until cancelled. `charges` is what a success uses."""
         loop = asyncio.get_running_loop()
         now = clock_of(loop)
         entered_at = now()
@@ -106,7 +105,7 @@ class MockService:
                     )
                 raise runcue.RateLimited(retry_after=wait)
         seconds, how = self._fate(work_id, attempt, entered_at - self._began_at, script)
-        number = self.amount = self.amount + 1
+        number = self._amount = self._amount + 1
         future: asyncio.Future[None] = loop.create_future()
         timer = None if how == HUNG else loop.call_later(seconds, _end, future)
         self._running[number] = future
@@ -172,7 +171,7 @@ class MockService:
 
 
 class FarSide:
-    """What a service itself accepts: exact sliding windows over the calls that it accepted."""
+    """What a service itself accepts: exact sliding windows over its accepted calls."""
 
     def __init__(self, allows: Allows) -> None:
         self._concurrent = allows.concurrent
@@ -210,7 +209,7 @@ class FarSide:
             over -= amount
             if over <= 0:
                 return max(at + per - now, SOON)
-        return 0.0  # what is more than all of it is taken when there is nothing else
+        return 0.0  # a call that needs more than the whole window is accepted when the window is empty
 
 
 def draw(latency: Latency | Amount, random: Random) -> float:

@@ -1,12 +1,12 @@
-"""The report as one page: figures, plots, limits, violations, and how to run the same again.
+"""The report as one HTML page: figures, plots, limits, violations, and how to repeat the run.
 
 Rules:
-- One file, readable for ever: style, script and plots are in it, and it asks no network for anything. Its own
-  policy forbids everything else, so that a name from a configuration could do nothing even if it got through.
+- One file without any external resource: style, script and plots are in it. Its content security policy forbids
+  everything else, so that a name from a configuration could do nothing even if it were not escaped.
 - The same run gives the same bytes: no date, no version, no path.
-- Nothing is said by colour alone, and nothing is lost without the script: it only reads the plots out.
+- Words repeat what colours say. The script only shows values under the pointer; without it nothing is missing.
 - It stays small however long the run was and however many services it has.
-- Of two runs it shows the changed one, and beside it how the base was: in a table, and as a line in the plots.
+- Of two runs it shows the changed one, and compares it with the base: in a table, and as a line in the plots.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import sys
 from collections.abc import Callable, Iterable
@@ -23,6 +24,7 @@ from runcue.sim.report import Run
 from runcue.sim.scenarios import SCENARIOS, scenario
 from runcue.sim.workload import Arrival
 from runcue.sim.world import Outcome, Simulation
+from runcue.testing import run
 
 FASTEST = 1_000_000.0
 SHOWN_VIOLATIONS = 5
@@ -80,8 +82,8 @@ class Request(msgspec.Struct, kw_only=True):
 
     def _paced(self, simulation: Simulation) -> Outcome:
         if self.speed is not None:
-            return pace.at_speed(simulation, self.speed)
-        return pace.in_real_time(simulation) if self.is_real else pace.at_full_speed(simulation)
+            return run(pace.at_speed(simulation, self.speed))
+        return asyncio.run(simulation.run()) if self.is_real else run(simulation.run())
 
     def _watched(self, config: Config, metrics: Metrics, arrivals: Iterable[Arrival] | None) -> Outcome:
         from runcue.sim import tui

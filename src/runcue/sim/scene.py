@@ -1,10 +1,10 @@
-"""What the live screen shows, as lines of words and tones: no terminal and no event loop, only text.
+"""What the live screen shows, as lines of words and tones. Only text: no terminal, no event loop.
 
 Rules:
 - A line is never wider than the room it is given, and columns stand below each other.
-- No meaning is in colour or in a special sign alone: a word says the same.
+- Colours and signs only repeat what a word says.
 - Without Unicode everything is ASCII.
-- Names and errors come from others: nothing in them reaches the terminal that it would obey.
+- Names and errors are untrusted: control characters in them are spelled out.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def event_rows(scene: Scene, width: int, most: int) -> list[Row]:
 
 
 def details(event: Event) -> str:
-    """The details of an event, the most wanted first."""
+    """The details of an event, the most useful first."""
     found: list[str] = []
     if event.work_id is not None:
         found.append(f"id={short(clean(event.work_id))}")
@@ -187,7 +187,7 @@ def spelled(row: Row, is_unicode: bool) -> Row:
 
 
 def clean(text: str) -> str:
-    """The text on one line, with everything that a terminal would obey spelled out."""
+    """The text on one line, with control characters spelled out."""
     if text.isprintable():
         return text
     return "".join(

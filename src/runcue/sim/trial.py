@@ -1,24 +1,25 @@
-"""What one seed of the swarm stands for: a small world, what is done in it and what goes wrong, drawn beforehand.
+"""Draws the world of one seed of the swarm: its services and tasks, what is submitted and done, what goes wrong.
 
 Rules:
-- Everything is drawn from streams named after the seed and a purpose: one more of something moves nothing else.
-- Each seed has some kinds of faults and not others: what hides behind one of them shows where that is missing.
+- Each purpose has a random stream of its own, named after the seed: drawing more for one purpose leaves the others
+  as they were.
+- Each seed has some kinds of faults and lacks others, because one fault may hide a mistake that another shows.
 - Times lie on a grid of 0.25 s, which adds up without rounding: what happens at one moment is decided in one turn,
-  and turns are what takes time. Jitter and powers leave the grid.
-- Whatever may wait for what never comes has a timeout, so that every world comes to rest.
+  and turns are what costs time. Jitter and the power backoff leave the grid.
+- Whatever could wait for ever has a timeout, so that every world comes to rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from random import Random
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from runcue import Retry
-from runcue.sim.config import ServiceConfig
+from runcue.sim.config import BACKOFFS, RetryConfig, ServiceConfig
 from runcue.sim.limits import Adaptive, Total, windows
 from runcue.sim.promise import Rules, Task, fits, limits_of
 
@@ -40,14 +41,14 @@ MOODS: Final = {
     "commit_unanswered": 0.01,
     "disk_full": 0.01,
 }
-"""What handlers do besides their work, and how often where they do it at all."""
+"""What handlers do besides their task, and how often in a world where they do it at all."""
 REFUSED: Final = 0.08
-"""How often a far side refuses a call, where a concurrency adapts to that."""
+"""How often a service refuses a call, in a world with an adaptive concurrency."""
 METERED, KEYED, GROUPED, ADAPTIVE = 0.25, 0.2, 0.2, 0.2
-"""In how many worlds there is a service with a quantity, one with keys, a group of services, and one that adapts."""
+"""The share of worlds with a quantity, with keys, with a group of services, with an adaptive concurrency."""
 QUANTITY: Final = "tokens"
 COSTS: Final = (0, 2.5, 4, 7.3, 10, 10, 15, 40)
-"""What units are expected to use of it."""
+"""What units are expected to use of the quantity."""
 GROUP: Final = "g_*"
 PER: Final = "account"
 """The param that tells keys apart."""
@@ -117,7 +118,7 @@ class Mood(msgspec.Struct, frozen=True):
 
 
 class Trial(msgspec.Struct):
-    """A world as it was drawn."""
+    """The world of a seed, before it is played."""
 
     seed: int
     nodes: int
@@ -129,7 +130,7 @@ class Trial(msgspec.Struct):
     """How long a node is down, one after the other."""
     age_step: float
     poison: str = ""
-    """The work that kills every process that runs it."""
+    """The unit that kills every process that runs it."""
 
     def rules(self) -> Rules:
         """What the checker holds this world to."""
@@ -186,14 +187,13 @@ def draw(seed: int) -> Trial:
         moods["refused"] = REFUSED
     nodes = random.choices((2, 3, 4), (84, 12, 4))[0]
     works = random.choices((50, 60, 100), (92, 6, 2))[0]
-    acts = _Acts(seed, nodes, tasks, services)
-    acts.draw(works)
+    acts = _Acts(seed, nodes, tasks, services).draw(works)
     return Trial(
         seed,
         nodes,
         services,
         tasks,
-        acts.all(),
+        acts,
         moods,
         down=[random.choice((0.25, 0.25, 0.5, 1.0)) for _ in range(8)],
         age_step=random.choice((0.25, 0.5, 2.0)),
@@ -223,25 +223,19 @@ def _service(random: Random) -> ServiceConfig:
 
 def _task(random: Random, services: list[str]) -> Kind:
     uses = random.sample(services, 2 if len(services) > 1 and random.random() < 0.3 else 1)
-    backoffs: tuple[Literal["exponential", "linear", "fixed", "power"], ...] = (
-        "exponential",
-        "linear",
-        "fixed",
-        "power",
-    )
-    retry = Retry(
+    retry = RetryConfig(
         max_attempts=random.randint(1, 3),
-        backoff=random.choice(backoffs),
+        backoff=random.choice(BACKOFFS),
         base_delay=random.choice((0.25, 0.5)),
         max_delay=0.75,
         jitter=random.random() < 0.2,
     )
     timeout = random.choice((None, 0.5, 0.75))
-    return Kind(tuple(uses), retry, timeout, random.choice((0.0, 0.1, 0.25)))
+    return Kind(tuple(uses), retry.policy(), timeout, random.choice((0.0, 0.1, 0.25)))
 
 
 def _group(random: Random, services: dict[str, ServiceConfig], tasks: dict[str, Kind]) -> None:
-    """Some tasks use any one of several services, perhaps."""
+    """Perhaps let some tasks use any one of several services."""
     if random.random() >= GROUPED:
         return
     for place in range(random.randint(2, 3)):
@@ -251,7 +245,7 @@ def _group(random: Random, services: dict[str, ServiceConfig], tasks: dict[str, 
 
 
 def _meter(random: Random, services: dict[str, ServiceConfig], tasks: dict[str, Kind]) -> None:
-    """A service limits a quantity, perhaps."""
+    """Perhaps let a service limit a quantity."""
     if random.random() >= METERED:
         return
     name = random.choice(_used(services, tasks))
@@ -269,7 +263,7 @@ def _amounts(random: Random) -> list[str]:
 
 
 def _divide(random: Random, services: dict[str, ServiceConfig], tasks: dict[str, Kind]) -> None:
-    """A service has its limits for each key, perhaps."""
+    """Perhaps give a service its limits for each key."""
     names = [name for name in _used(services, tasks) if not fits(name, GROUP)]
     if not names or random.random() >= KEYED:
         return
@@ -287,7 +281,7 @@ def _divide(random: Random, services: dict[str, ServiceConfig], tasks: dict[str,
 
 
 def _adapt(random: Random, services: dict[str, ServiceConfig], tasks: dict[str, Kind]) -> bool:
-    """The concurrency of a service finds itself, perhaps; True when one does."""
+    """Perhaps make the concurrency of a service adaptive; True when one is."""
     names = [name for name in _used(services, tasks) if services[name].total is None]
     if not names or random.random() >= ADAPTIVE:
         return False
@@ -305,7 +299,7 @@ def _used(services: dict[str, ServiceConfig], tasks: dict[str, Kind]) -> list[st
 
 
 class _Acts:
-    """Draws what is done."""
+    """Draws the acts of a world."""
 
     def __init__(
         self, seed: int, nodes: int, tasks: dict[str, Kind], services: dict[str, ServiceConfig]
@@ -322,12 +316,8 @@ class _Acts:
         self._hopeful: set[str] = set()
         """Units that depend on later ones: nothing depends on them, so that there is no cycle."""
 
-    def all(self) -> list[Act]:
-        """Everything, in the order of time."""
-        return sorted(self._acts, key=lambda act: act.at)
-
-    def draw(self, works: int) -> None:
-        """Draw so many units, and what else happens."""
+    def draw(self, works: int) -> list[Act]:
+        """Draw so many units and everything else that happens, in order of time."""
         random = self._random
         step = 0
         while works > 0:
@@ -338,6 +328,7 @@ class _Acts:
         self._races(Random(f"{self._seed}/races"))
         self._troubles(Random(f"{self._seed}/troubles"))
         self._operate(Random(f"{self._seed}/operators"))
+        return sorted(self._acts, key=lambda act: act.at)
 
     def _item(self) -> Item:
         random = self._random
@@ -410,7 +401,7 @@ class _Acts:
             )
 
     def _operate(self, random: Random) -> None:
-        """What people do to a queue that runs."""
+        """Draw what operators do while the queue runs."""
         services = self._services
         for _ in range(random.choice((0, 1, 3))):
             target, cascade = random.choice(self._ids), random.random() < 0.3

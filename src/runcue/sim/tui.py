@@ -1,7 +1,7 @@
-"""The live screen: a simulation at the pace of a clock, and keys that turn its knobs while it runs.
+"""The live screen: shows a simulation while it runs, and has keys that change it.
 
 Rules:
-- The simulation lives in one thread of its own, on virtual time (player.py); the screen tells it how far to go.
+- The simulation runs in a thread of its own, on virtual time (player.py); the screen says how far it goes.
 - 80 columns and 24 lines are enough. Colour says nothing that a word does not say; NO_COLOR and terminals without
   Unicode are respected.
 - A key does the same in either case. Where it turns something, a small letter is a small step, a capital a big one;
@@ -40,7 +40,7 @@ FRAME = 0.1
 """Real seconds between two pictures."""
 
 LONGEST_STEP = 0.5
-"""Real seconds that are caught up with at most: a machine that cannot keep pace runs slower, and stays awake."""
+"""The most real seconds that one step makes up for: a slow machine runs slower, and its screen still answers."""
 
 SPEEDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 25, 60, 100, 250, 600, 1000, 3600)
 STYLES = {"plain": "", "soft": "dim", "strong": "bold", "good": "green", "warn": "yellow", "bad": "bold red"}
