@@ -334,11 +334,11 @@ class World:
             await node.cue.retry(work_id, cascade=act.cascade)
 
     def _resume(self, place: int, name: str) -> None:
-        if not self._is_draining:
-            self._spawn(self._go_on(place, name))
+        async def resume() -> None:
+            await self._living(place).cue.resume(name)
 
-    async def _go_on(self, place: int, name: str) -> None:
-        await self._living(place).cue.resume(name)
+        if not self._is_draining:
+            self._spawn(resume())
 
     async def _change(self, node: Node, name: str, service: ServiceConfig | None) -> None:
         assert service is not None

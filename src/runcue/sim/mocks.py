@@ -94,16 +94,12 @@ class MockService:
         entered_at = now()
         if self._began_at is None:
             self._began_at = entered_at
-        if self._allows is not None:
-            wait = self._allows.refuses(entered_at, charges, len(self._running))
-            if wait is not None:
-                self.refused += 1
-                if self._keep:
-                    unused = tuple((quantity, 0.0) for quantity, _ in charges)
-                    self.calls.append(
-                        Call(work_id, attempt, node, entered_at, services, entered_at, REFUSED, unused)
-                    )
-                raise runcue.RateLimited(retry_after=wait)
+        call = Call(work_id, attempt, node, entered_at, services)
+        wait = None if self._allows is None else self._allows.refuses(entered_at, charges, len(self._running))
+        if wait is not None:
+            self.refused += 1
+            self._log(call, entered_at, REFUSED, tuple((quantity, 0.0) for quantity, _ in charges))
+            raise runcue.RateLimited(retry_after=wait)
         seconds, how = self._fate(work_id, attempt, entered_at - self._began_at, script)
         number = self._amount = self._amount + 1
         future: asyncio.Future[None] = loop.create_future()
@@ -121,13 +117,17 @@ class MockService:
             if timer is not None:
                 timer.cancel()
             del self._running[number]
-            if self._keep:
-                used = charges if how == RETURNED else ()
-                self.calls.append(Call(work_id, attempt, node, entered_at, services, now(), how, used))
+            self._log(call, now(), how, charges if how == RETURNED else ())
         if how == ERROR:
             raise OSError(f"{self.name} is unavailable")
         if how == PERMANENT:
             raise runcue.Permanent(f"{self.name} refuses this for good")
+
+    def _log(self, call: Call, at: float, how: str, charges: tuple[tuple[str, float], ...]) -> None:
+        """Keep a call that is over, if calls are kept."""
+        call.left_at, call.how, call.charges = at, how, charges
+        if self._keep:
+            self.calls.append(call)
 
     def break_one(self) -> bool:
         """Let the oldest call that is under way fail at once; False when there is none."""

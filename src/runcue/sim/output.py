@@ -31,7 +31,8 @@ def check(targets: Mapping[str, str | None], sources: Mapping[str, str | None]) 
         place = _place(target)
         if place in taken:
             raise BadConfig(option, f"another file than that of {taken[place]}", target)
-        if target == STDOUT or _is_kept(target):
+        # two results may go to one device, such as /dev/null, but not to one file
+        if target == STDOUT or Path(target).is_file() or not Path(target).exists():
             taken[place] = option
 
 
@@ -58,9 +59,3 @@ def _check_file(option: str, target: str) -> None:
 
 def _place(target: str) -> str | Path:
     return STDOUT if target == STDOUT else Path(target).resolve()
-
-
-def _is_kept(target: str) -> bool:
-    """True for a file that keeps what is written, or would; a device takes anything."""
-    path = Path(target)
-    return path.is_file() or not path.exists()

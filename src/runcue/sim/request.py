@@ -74,16 +74,14 @@ class Request(msgspec.Struct, kw_only=True):
             simulation.listeners.append(metrics)
             if checker is not None:
                 attach(checker, simulation)
-            outcome = self._paced(simulation)
-        violations = (
-            None if checker is None else checker.finish(outcome.calls, outcome.counts, outcome.ended_at)
-        )
-        return Run(metrics.finish(outcome), outcome, config, violations, name)
-
-    def _paced(self, simulation: Simulation) -> Outcome:
-        if self.speed is not None:
-            return run(pace.at_speed(simulation, self.speed))
-        return asyncio.run(simulation.run()) if self.is_real else run(simulation.run())
+            if self.speed is not None:
+                outcome = run(pace.at_speed(simulation, self.speed))
+            else:
+                outcome = asyncio.run(simulation.run()) if self.is_real else run(simulation.run())
+        found = Run(metrics.finish(outcome), outcome, config, name=name)
+        if checker is not None:
+            found.violations = checker.finish(outcome.calls, outcome.counts, outcome.ended_at)
+        return found
 
     def _watched(self, config: Config, metrics: Metrics, arrivals: Iterable[Arrival] | None) -> Outcome:
         from runcue.sim import tui

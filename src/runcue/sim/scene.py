@@ -115,10 +115,9 @@ def _service(one: Mapping[str, Any], wide: int, knobs: Knobs) -> Row:
 
 def circuit(one: Mapping[str, Any], is_down: bool = False) -> tuple[str, str, str]:
     """A sign, a word and a tone for how a service is."""
-    state = one["circuit"]
-    if state == "open":
+    if one["circuit"] == "open":
         return "○", "OPEN", "bad"
-    if state == "half_open":
+    if one["circuit"] == "half_open":
         return "◐", "HALF", "warn"
     if one.get("paused"):
         return "○", "PAUSED", "warn"
@@ -140,20 +139,16 @@ def event_rows(scene: Scene, width: int, most: int) -> list[Row]:
 
 def details(event: Event) -> str:
     """The details of an event, the most useful first."""
-    found: list[str] = []
-    if event.work_id is not None:
-        found.append(f"id={short(clean(event.work_id))}")
-    if event.task is not None:
-        found.append(f"task={clean(event.task)}")
-    elif event.service is not None:
-        found.append(f"service={clean(event.service)}")
-    if event.attempt is not None and event.attempt > 1:
-        found.append(f"attempt={event.attempt}")
-    if event.duration is not None:
-        found.append(f"duration={said(event.duration, 'seconds').replace(' ', '')}")
-    if event.error is not None:
-        found.append(f"error={clean(event.error.splitlines()[0] if event.error else '')}")
-    return "  ".join(found)
+    took = None if event.duration is None else said(event.duration, "seconds").replace(" ", "")
+    found = {
+        "id": None if event.work_id is None else short(clean(event.work_id)),
+        "task": event.task,
+        "service": event.service if event.task is None else None,
+        "attempt": str(event.attempt) if (event.attempt or 0) > 1 else None,
+        "duration": took,
+        "error": event.error and event.error.splitlines()[0],
+    }
+    return "  ".join(f"{key}={clean(value)}" for key, value in found.items() if value is not None)
 
 
 def control_rows(scene: Scene, speed: float) -> list[Row]:

@@ -384,21 +384,10 @@ class _Acts:
         kinds = [*COMMITS, "crash", "crash", "submit_cut", "clock_forward", "clock_back"]
         for kind in random.sample(kinds, random.randint(1, 3)):
             seconds = random.choice((0.5, 3600.0)) * (1 if kind == "clock_forward" else -1)
-            items: tuple[Item, ...] = ()
-            if kind == "submit_cut":
-                items = tuple(
-                    self._priced(Item(f"cut{place}", random.choice(self._tasks))) for place in range(3)
-                )
-            self._acts.append(
-                Act(
-                    self._moment(random),
-                    kind,
-                    random.randrange(self._nodes),
-                    items,
-                    random.randint(0, 4),
-                    seconds,
-                )
-            )
+            cut = range(3 if kind == "submit_cut" else 0)
+            items = tuple(self._priced(Item(f"cut{place}", random.choice(self._tasks))) for place in cut)
+            at, node, steps = self._moment(random), random.randrange(self._nodes), random.randint(0, 4)
+            self._acts.append(Act(at, kind, node, items, steps, seconds))
 
     def _operate(self, random: Random) -> None:
         """Draw what operators do while the queue runs."""

@@ -19,6 +19,7 @@ import math
 import signal
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from subprocess import Popen
@@ -158,11 +159,11 @@ class Simulation:
 
     async def run(self) -> Outcome:
         """Run from the first arrival until everything has ended, or `drain` is over."""
-        if self._folder is None and self.config.store == "file":
-            with TemporaryDirectory(prefix="runcue-sim-") as folder:
-                self._folder = Path(folder)
-                return await self._run()
-        return await self._run()
+        if self._folder is not None or self.config.store == "memory":
+            return await self._run()
+        with TemporaryDirectory(prefix="runcue-sim-") as folder:
+            self._folder = Path(folder)
+            return await self._run()
 
     async def _run(self) -> Outcome:
         config = self.config
@@ -198,11 +199,10 @@ class Simulation:
             begin: Callable[[float], None] | None = getattr(listener, "begin", None)
             if begin is not None:
                 begin(self.began_at)
+        options: dict[str, Any] = {"began_at": self.began_at, "keep": self._keep_calls}
         for name, service in config.services.items():
             lot = Random(f"{config.seed}/service/{name}")
-            self.services[name] = MockService(
-                name, service.behaviour, lot, began_at=self.began_at, keep=self._keep_calls
-            )
+            self.services[name] = MockService(name, service.behaviour, lot, **options)
 
     def node(self, number: int) -> runcue.Cue:
         """One node of it alone, for a process of its own."""
@@ -427,10 +427,8 @@ class Simulation:
 
     async def _drain(self) -> float:
         """Wait until everything has ended, or `drain` is over, and return that moment."""
-        try:
+        with suppress(TimeoutError):
             await self.cue.join(timeout=self.config.patience())
-        except TimeoutError:
-            pass
         ended_at = self._now()
         self._is_ending = True
         self._wake()
