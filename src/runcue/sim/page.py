@@ -60,9 +60,8 @@ def page(
     """
     base = None if before is None else before.summary
     script = _part("page.js")
-    digest = hashlib.sha256(
-        f"\n{script}".encode()
-    ).digest()  # the page's policy allows this script and no other
+    # the page's policy allows the script with this digest and no other
+    digest = hashlib.sha256(f"\n{script}".encode()).digest()
     end = max(summary.took, 0.001 if base is None else base.took, 0.001)
     bands = _bands(summary, end)
     services = sorted(summary.services.items(), key=lambda pair: (-pair[1].starts, pair[0]))
