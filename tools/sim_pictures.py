@@ -91,7 +91,12 @@ def report() -> str:
     config = scenario("cascade_failure")
     metrics, checker = Metrics(config), Checker(config)
     outcome = simulate(config, None, metrics, checker)
-    return page(metrics.finish(outcome), outcome, config, violations=checker.finish(outcome))
+    return page(
+        metrics.finish(outcome),
+        outcome,
+        config,
+        violations=checker.finish(outcome.calls, outcome.counts, outcome.ended_at),
+    )
 
 
 async def draw(text: str, target: Path) -> None:

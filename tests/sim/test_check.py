@@ -5,37 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 
 import runcue
 from runcue.sim.check import RULES, Asked, Checker, Limits, Rules, Task, rules_of
 from runcue.sim.config import Config, ServiceConfig, Workload
+from runcue.sim.promise import Call
 
 BEGAN = 1_700_000_000.0
 RETRY = runcue.Retry(max_attempts=2, backoff="fixed", base_delay=2, jitter=False)
-
-
-class Call(msgspec.Struct):
-    """A call, as a mock service keeps it."""
-
-    work_id: str
-    attempt: int
-    node: str
-    entered_at: float
-    left_at: float | None
-    how: str
-    services: tuple[str, ...] = ("api",)
-    charges: list[tuple[str, float]] = []
-    is_kept: bool = True
-
-
-class Ending(msgspec.Struct):
-    """How a run ended."""
-
-    calls: list[Call]
-    counts: dict[str, int]
-    ended_at: float
 
 
 class Tale:
@@ -77,7 +55,7 @@ class Tale:
         services = more.setdefault("services", ("api",))
         event = {"service": services[0], **({"task": more.pop("task")} if "task" in more else {})}
         self.tell("started", work, at=at, attempt=attempt, **event)
-        self.calls.append(Call(work, attempt, "one", BEGAN + self.now, None, "", **more))
+        self.calls.append(Call(work, attempt, "one", BEGAN + self.now, **more))
         return self
 
     def left(self, work: str, at: float, how: str = "ok") -> Tale:
@@ -100,9 +78,7 @@ class Tale:
 
     def broken(self) -> list[str]:
         """The rules that were broken, in order."""
-        return [
-            one.rule for one in self.checker.finish(Ending(self.calls, self.counts, BEGAN + self.now + 60))
-        ]
+        return [one.rule for one in self.checker.finish(self.calls, self.counts, BEGAN + self.now + 60)]
 
 
 def whole(tale: Tale, work: str, at: float, length: float = 1.0) -> Tale:
@@ -187,14 +163,14 @@ def overlap(good: bool) -> Tale:
 def not_started(good: bool) -> Tale:
     tale = whole(Tale(), "a", at=0)
     if not good:
-        tale.calls.insert(0, Call("a", 7, "one", BEGAN, BEGAN, "error"))
+        tale.calls.insert(0, Call("a", 7, "one", BEGAN, ("api",), BEGAN, "error"))
     return tale
 
 
 def never_accepted(good: bool) -> Tale:
     tale = whole(Tale(), "a", at=0)
     if not good:
-        tale.calls.append(Call("ghost", 1, "one", BEGAN, BEGAN, "ok"))
+        tale.calls.append(Call("ghost", 1, "one", BEGAN, ("api",), BEGAN, "ok"))
     return tale
 
 
@@ -537,7 +513,7 @@ def test_whoever_lives_again_with_what_it_depends_on_may_be_told_of_first() -> N
         tale.checker.retried(work)
     tale.tell("queued", "b", at=2).tell("queued", "a")
     tale.tell("circuit_opened", at=3, service="api")  # time goes on
-    found = tale.checker.finish(Ending(tale.calls, tale.counts, BEGAN + 4))
+    found = tale.checker.finish(tale.calls, tale.counts, BEGAN + 4)
     assert [one for one in found if one.rule == "dependencies"] == []
 
 
@@ -546,7 +522,7 @@ def test_whoever_lives_again_without_what_it_depends_on_must_fail_at_once() -> N
     tale.tell("failed", "b", error="prerequisite_failed", final=True)
     tale.checker.retried("b")
     tale.tell("queued", "b", at=2)
-    found = tale.checker.finish(Ending(tale.calls, tale.counts, BEGAN + 4))
+    found = tale.checker.finish(tale.calls, tale.counts, BEGAN + 4)
     assert [one.work_ids for one in found if one.rule == "dependencies"] == [("b", "a")]
 
 
@@ -555,7 +531,7 @@ def test_who_was_queued_again_before_another_came_is_before_it() -> None:
     tale.checker.retried("first")
     tale.tell("queued", "first").queued("second")
     tale.started("first", at=1).failed("first", at=2, again_at=4).started("first", at=5, attempt=2)
-    assert [one.rule for one in tale.checker.finish(Ending(tale.calls, tale.counts, BEGAN + 5))
+    assert [one.rule for one in tale.checker.finish(tale.calls, tale.counts, BEGAN + 5)
             if one.rule in {"priority", "starvation"}] == []  # fmt: skip
 
 
@@ -579,7 +555,7 @@ def test_where_a_change_of_limits_is_not_sure_both_are_allowed() -> None:
 
 def test_a_violation_says_what_when_and_whom() -> None:
     tale = Tale(concurrent=1).queued("a", "b").started("a").started("b", at=1)
-    violations = tale.checker.finish(Ending(tale.calls, tale.counts, BEGAN + 60))
+    violations = tale.checker.finish(tale.calls, tale.counts, BEGAN + 60)
     assert len(violations) == 1
     assert str(violations[0]) == "concurrency at 1700000001.000000: 2 calls of api at once, 1 are allowed"
     assert set(violations[0].work_ids) == {"a", "b"}
@@ -616,5 +592,5 @@ def test_a_retry_is_held_to_the_delay_of_its_policy(backoff: str, expected: list
                 told += [("retrying", at, {"data": {"next_retry_at": at + after}})]
             for seq, (type, at, more) in enumerate(told, 1):
                 checker(runcue.Event(type, seq, float(at), "a", "call", **more))
-            found = checker.finish(Ending([], {"pending": 1}, 1000.0))
+            found = checker.finish([], {"pending": 1}, 1000.0)
             assert [one.rule for one in found] == ([] if waits == delay else ["retry"])

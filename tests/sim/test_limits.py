@@ -49,7 +49,11 @@ def played(plan: Config) -> tuple[Summary, Outcome, list[str]]:
     simulation.listeners.append(metrics)
     attach(checker, simulation)
     outcome = run(simulation.run())
-    return metrics.finish(outcome), outcome, [str(one) for one in checker.finish(outcome)]
+    return (
+        metrics.finish(outcome),
+        outcome,
+        [str(one) for one in checker.finish(outcome.calls, outcome.counts, outcome.ended_at)],
+    )
 
 
 # --- reading ---------------------------------------------------------------------------------------

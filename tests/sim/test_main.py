@@ -117,7 +117,7 @@ def test_a_replay_says_how_it_was_and_how_to_have_it_again(
     text = out(
         capsys, "--replay", source, "--seed", "3", "--html", str(page), "--report", str(tmp_path / "r.json")
     )
-    assert "  recorded    1 work · 1 completed · 0 failed · 1 attempt in 1 s" in text
+    assert "  recorded    1 unit · 1 completed · 0 failed · 1 attempt in 1 s" in text
     assert escape(f"runcue-sim --replay '{source}' --seed 3") in page.read_text()
     assert json.loads((tmp_path / "r.json").read_text())["recorded"]["facts"]["completed"] == 1
     assert "workload.submit_rate: expected no change" in refusal(
@@ -143,7 +143,7 @@ def test_a_broken_promise_fails_the_run(
     from runcue.sim.check import Checker, Violation
 
     broken = [Violation("rate", 1_700_000_005.0, f"too many, {number}") for number in range(9)]
-    monkeypatch.setattr(Checker, "finish", lambda self, outcome: broken)
+    monkeypatch.setattr(Checker, "finish", lambda self, *ended: broken)
     text = out(capsys, *QUICK, "--check", "--seed", "77", code=1)
     assert "rate at 5 s: too many, 0" in text
     assert "and 4 more" in text
@@ -156,7 +156,7 @@ def test_a_line_about_one_of_two_runs_says_which(
     from runcue.sim.check import Checker, Violation
 
     runs = iter([[], [Violation("rate", 1_700_000_005.0, "too many")]])
-    monkeypatch.setattr(Checker, "finish", lambda self, outcome: next(runs))
+    monkeypatch.setattr(Checker, "finish", lambda self, *ended: next(runs))
     text = out(capsys, *QUICK, "--set", "workload.count=30", "--check", "--fail-on", "completed>25", code=1)
     assert "  check       base: every promise was kept" in text
     assert "  broken      changed: rate at 5 s: too many" in text

@@ -9,7 +9,8 @@ import pytest
 
 import runcue
 from runcue.sim.config import Behaviour, Latency, Outage
-from runcue.sim.mocks import Call, MockService, draw
+from runcue.sim.mocks import MockService, draw
+from runcue.sim.promise import Call
 from runcue.testing import run
 
 
@@ -96,8 +97,8 @@ def test_a_call_is_logged_as_the_service_saw_it() -> None:
         return mock.calls
 
     first, second = run(main(), epoch=0.0)
-    assert first == Call("api", "a", 3, 2, 1.0, 3.0, "ok")
-    assert second == Call("api", "b", 1, 0, 3.0, 3.5, "cancelled")
+    assert first == Call("a", 3, 2, 1.0, (), 3.0, "ok")
+    assert second == Call("b", 1, 0, 3.0, (), 3.5, "cancelled")
 
 
 def test_every_call_fails_during_an_outage_and_while_it_is_down() -> None:

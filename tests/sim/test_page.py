@@ -16,7 +16,7 @@ from runcue.sim.again import as_yaml
 from runcue.sim.check import Violation
 from runcue.sim.config import Config, load, with_changes
 from runcue.sim.metrics import Metrics, Summary
-from runcue.sim.page import Before, page
+from runcue.sim.page import page
 from runcue.sim.plots import (
     MOST_POINTS,
     Band,
@@ -31,6 +31,7 @@ from runcue.sim.plots import (
     thin,
     tick_text,
 )
+from runcue.sim.report import Run
 from runcue.sim.scenarios import SCENARIOS, scenario
 from runcue.sim.world import Outcome, simulate
 
@@ -110,7 +111,7 @@ def test_a_peak_is_the_highest_there_was_and_means_are_called_means() -> None:
     assert max(value for _, value in summary.depth) < summary.depth_peak
     api = summary.services["api"]
     assert max(value for _, value in api.running) < api.running_peak
-    assert f"works that wait, mean of 5 s peak waiting {summary.depth_peak}" in words
+    assert f"units that wait, mean of 5 s peak waiting {summary.depth_peak}" in words
     assert f"At once mean of 5 s peak running {api.running_peak}" in words
     assert "Starts per min in the last 1 m peak started" in words
 
@@ -120,7 +121,8 @@ def test_a_page_of_two_runs_tells_them_apart() -> None:
     changed, outcome, other = ran(with_changes(config, ["api.rate=120/min"]))
     broken = [Violation("rate", before.began_at + 5, "too many calls")]
     text = page(
-        changed, outcome, other, violations=[], before=Before(base, before, config, ["api.rate=120/min"], broken)
+        changed, outcome, other, violations=[], before=Run(base, before, config, broken),
+        changes=["api.rate=120/min"],
     )  # fmt: skip
     words = " ".join(" ".join(outline(text).words).split())
     assert "Changed api.rate=120/min" in words

@@ -167,7 +167,7 @@ def test_a_number_of_works_takes_the_first_of_them(recording: Recording) -> None
         ("api.error_rate=0.5", "services.api.behaviour.error_rate: expected no change"),
         (
             "api.tokens=100/min",
-            "services.api.tokens: expected no quantity: the file does not say what works cost",
+            "services.api.tokens: expected no quantity: the file does not say what units cost",
         ),
         ("api.allows={tokens: 5/s}", "services.api.tokens: expected no quantity"),
     ],
@@ -316,7 +316,7 @@ def test_skipped_and_cancelled_work_is_counted_and_left_out(tmp_path: Path) -> N
 
     found = recorded(tmp_path / "left.db", play)
     assert found.left_out == {"cancelled": 1, "skipped": 1}
-    assert found.lines()[0].startswith("  recorded    1 work · 1 completed · 0 failed · 1 attempt in ")
+    assert found.lines()[0].startswith("  recorded    1 unit · 1 completed · 0 failed · 1 attempt in ")
     assert found.lines()[-1].strip() == "not replayed: 1 cancelled, 1 skipped"
     assert list(works(found)) == ["after"]
     assert works(found)["after"].needs == ()
@@ -371,7 +371,7 @@ def test_a_file_that_is_no_queue_is_refused(tmp_path: Path) -> None:
 def test_too_much_is_refused_before_it_is_all_read(tmp_path: Path, recording: Recording) -> None:
     path = tmp_path / "shop.db"
     recorded(path, shop)
-    with pytest.raises(BadConfig, match="at most 50 works"):
+    with pytest.raises(BadConfig, match="at most 50 units"):
         read(path, most=50)
 
 

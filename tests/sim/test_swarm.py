@@ -11,7 +11,7 @@ import pytest
 import runcue
 from runcue.core.limits import service as service_limits
 from runcue.sim import swarm, trial
-from runcue.sim.promise import Violation
+from runcue.sim.promise import Violation, limits_of
 from tests.sample import fewer
 
 SEEDS = fewer(2000, 30)
@@ -105,14 +105,15 @@ def test_worlds_differ_in_the_faults_they_have() -> None:
 
 def test_a_far_side_refuses_calls_in_worlds_in_which_a_concurrency_finds_itself() -> None:
     worlds = [trial.draw(seed) for seed in range(200)]
-    adapting = [world for world in worlds if any(one.adapts for one in world.services.values())]
+    adapting = [world for world in worlds if any(one.adaptive for one in world.services.values())]
     assert 20 < len(adapting) < 80
     assert all(("refused" in world.moods) == (world in adapting) for world in worlds)
-    [service, *_] = [one for one in adapting[0].services.values() if one.adapts]
-    assert service.adapts is not None
-    low, start, high = service.adapts
-    assert service.options()["concurrent"] == runcue.adaptive(min=low, start=start, max=high)
-    assert service.limits().concurrent == high
+    [service, *_] = [one for one in adapting[0].services.values() if one.adaptive]
+    bounds = service.adaptive
+    assert bounds is not None
+    found = runcue.adaptive(min=bounds.min, start=bounds.start, max=bounds.max)
+    assert service.options()["concurrent"] == found
+    assert limits_of(service).concurrent == bounds.max
 
 
 def test_processes_of_the_swarm_are_told_to_keep_tracebacks_short(monkeypatch: pytest.MonkeyPatch) -> None:

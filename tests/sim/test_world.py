@@ -138,7 +138,7 @@ def test_two_nodes_share_a_file_and_the_survivor_takes_over() -> None:
     simulation = Simulation(plan)
 
     def strike(event: runcue.Event) -> None:
-        if event.type == "started" and simulation.kills == 0 and simulation.now > 10:
+        if event.type == "started" and simulation.outcome.kills == 0 and simulation.now > 10:
             assert simulation.kill(1)
             assert not simulation.kill(1)
 
@@ -191,8 +191,8 @@ def test_a_pause_holds_back_what_arrives() -> None:
 
     async def main() -> int:
         loop = asyncio.get_running_loop()
-        loop.call_later(10, simulation.pause)
-        loop.call_later(50, simulation.resume)
+        loop.call_later(10, setattr, simulation, "is_paused", True)
+        loop.call_later(50, setattr, simulation, "is_paused", False)
         return (await simulation.run()).submitted
 
     assert run(main()) == pytest.approx(40, abs=2)

@@ -10,6 +10,9 @@ import msgspec
 from runcue.sim.config import BadConfig, Config, load
 from runcue.sim.scenarios import SCENARIOS, scenario
 
+ALWAYS = frozenset({"name", "seed", "duration", "submit_rate"})
+"""Keys that are written even if they have their default."""
+
 NO_TEXT = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 """Words that YAML does not read as text."""
 
@@ -37,15 +40,12 @@ def as_yaml(config: Config) -> str:
 def _told(value: Any) -> Any:
     """A struct as plain values, without defaults."""
     if isinstance(value, msgspec.Struct):
-        found = {}
-        for field in msgspec.structs.fields(value):
-            inside = getattr(value, field.name)
-            default = field.default if field.default is not msgspec.NODEFAULT else None
-            if field.default_factory is not msgspec.NODEFAULT:
-                default = field.default_factory()
-            if inside != default or field.name in {"name", "seed", "duration", "submit_rate"}:
-                found[field.encode_name] = _told(inside)
-        return found
+        usual = type(value)()
+        return {
+            field.encode_name: _told(getattr(value, field.name))
+            for field in msgspec.structs.fields(value)
+            if getattr(value, field.name) != getattr(usual, field.name) or field.name in ALWAYS
+        }
     if isinstance(value, dict):
         return {key: _told(inside) for key, inside in value.items()}
     return [_told(inside) for inside in value] if isinstance(value, list) else value

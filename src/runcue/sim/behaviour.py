@@ -36,10 +36,6 @@ def _latency(value: object, path: str) -> Latency:
     return distribution(Latency, value, path)
 
 
-def _outage(value: object, path: str) -> Outage:
-    return read.record(Outage, value, path, "at: and for:")
-
-
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     """What calls of a mock service do; with `circuit_test` they fail for the last 40 s of every two minutes."""
 
@@ -48,7 +44,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     timeout_rate: Annotated[float, read.share] = 0.0
     permanent_error_rate: Annotated[float, read.share] = 0.0
     circuit_test: Annotated[bool, read.flag] = False
-    outages: Annotated[list[Outage], read.several(_outage)] = []
+    outages: Annotated[list[Outage], read.several(read.struct(Outage, "at: and for:"))] = []
     allows: Annotated[Allows | None, read.optional(read_allows)] = None
 
 

@@ -33,24 +33,24 @@ def judge_work(life: Life, calls: Sequence[Call], deaths: Deaths) -> Iterator[Vi
     """Judge the calls of one unit, in order: each was started, none overlap, the last one counts."""
     for call in calls:
         if call.attempt not in life.attempts:
-            text = f"work {life.id} was called as attempt {call.attempt}, which was not started"
+            text = f"unit {life.id} was called as attempt {call.attempt}, which was not started"
             yield Violation("overlap", call.entered_at, text, (life.id,))
     for call, following in pairwise(calls):
-        if call.left_at is None or call.left_at > following.entered_at:
-            text = f"work {life.id} was called on {following.node} while {call.node} was at it"
+        if call.left_at > following.entered_at:
+            text = f"unit {life.id} was called on {following.node} while {call.node} was at it"
             yield Violation("overlap", following.entered_at, text, (life.id,))
     for start, at in life.lost:
         lost = _call_of(start, calls, at)
         if lost is not None and not has_died(lost, at, deaths):
-            text = f"work {life.id} was started again, though {lost.node} lived, which ran it"
+            text = f"unit {life.id} was started again, though {lost.node} lived, which ran it"
             yield Violation("attempts", at, text, (life.id,))
     if life.completed_at is not None:
         last = calls[-1] if calls else None
         if last is None or last.attempt != life.attempt:
-            text = f"work {life.id} is complete by attempt {life.attempt}, which was not its last call"
+            text = f"unit {life.id} is complete by attempt {life.attempt}, which was not its last call"
             yield Violation("result", life.completed_at, text, (life.id,))
-        elif last.how != "ok" or last.left_at is None or last.left_at > life.completed_at:
-            text = f"work {life.id} is complete, though its last call had not returned"
+        elif last.how != "ok" or last.left_at > life.completed_at:
+            text = f"unit {life.id} is complete, though its last call had not returned"
             yield Violation("result", life.completed_at, text, (life.id,))
 
 
@@ -61,9 +61,9 @@ def judge_probes(probes: Iterable[Probe], calls: Sequence[Call], deaths: Deaths)
         if call is None:  # its node died before it was called
             is_over = any(died <= at for times in deaths.values() for died in times)
         else:
-            is_over = (call.left_at is not None and call.left_at <= at) or has_died(call, at, deaths)
+            is_over = call.left_at <= at or has_died(call, at, deaths)
         if not is_over:
-            text = f"work {second} started on {service} while {probe[0]} was its probe"
+            text = f"unit {second} started on {service} while {probe[0]} was its probe"
             yield Violation("circuit", at, text, (second, probe[0]))
 
 
@@ -82,7 +82,7 @@ def judge_service(name: str, limited: Limited, calls: Sequence[Call]) -> Iterato
             yield Violation("rate", call.entered_at, text, crowd)
         while going_on and going_on[0][0] <= call.entered_at:
             heappop(going_on)
-        heappush(going_on, (float("inf") if call.left_at is None else call.left_at, call.work_id))
+        heappush(going_on, (call.left_at, call.work_id))
         if all(limits.concurrent is not None and len(going_on) > limits.concurrent for limits in allowed):
             text = f"{len(going_on)} calls of {name} at once, {allowed[0].concurrent} are allowed"
             yield Violation("concurrency", call.entered_at, text, tuple(work_id for _, work_id in going_on))
@@ -107,8 +107,7 @@ class Use(msgspec.Struct, frozen=True):
         expected = self.expected.get(quantity, 0)
         if not charged:
             return expected
-        left_at = self.call.left_at
-        has_answered = self.call.how in ANSWERED and left_at is not None and left_at <= self.answered_at
+        has_answered = self.call.how in ANSWERED and self.call.left_at <= self.answered_at
         if self.answered is not None and self.answered < at and has_answered and self.call.is_kept:
             return sum(charged)
         return min(expected, charged[0])
@@ -140,7 +139,7 @@ def _overdrawn(
                     before += other.known(quantity, use.started)
             if before + expected > most * (1 + HAIR):
                 return (
-                    f"work {use.call.work_id} was to use {expected:g} {quantity} besides {before:g}, "
+                    f"unit {use.call.work_id} was to use {expected:g} {quantity} besides {before:g}, "
                     f"{most:g} in {window:g} s are allowed"
                 )
     return ""

@@ -1,8 +1,8 @@
 """The promises of a queue, judged from outside: by its events and by the mock services' own log of calls.
 
     order         events come one by one, none is missing, time does not go back
-    life          what is told of one unit is a possible life; what is over stays over unless it is retried by hand
-    lost          what was accepted ends or is still there; what a caller was told is so
+    life          the events of a unit are in a possible order; none follow its end, unless it is retried by hand
+    lost          an accepted unit ends or is still there; the answer that a caller got is true
     result        a result is that of the latest call, and that call had returned
     overlap       two calls of one unit never overlap, and none begins before its start was told
     attempts      starts are numbered rightly; no more failures than allowed, no more than three crashes
@@ -17,15 +17,15 @@
     amount        nothing starts that is expected to use more of a quantity than is left of it, as far as was known
     service       a call runs on the services its task names: on its key's part, on one that a pattern means
 
-A checker is told what the events do not say: what was submitted (`submitted`) and, where such things happen, which
-node died, what was retried by hand, how limits changed. A rule about what it was not told of is not judged. Where the
-moment of a change is not known, both are allowed: a violation is always one.
+Some facts are not in the events: the checker has to be told what was submitted (`submitted`), which node died, what
+was retried by hand, how limits changed. A rule is not judged without the facts that it needs. Where the moment of a
+change is not known, old and new limits are allowed: so every reported violation is real.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -37,7 +37,6 @@ from runcue.sim.promise import (
     Asked,
     Call,
     Circuit,
-    Ending,
     Lane,
     Life,
     Limits,
@@ -144,27 +143,28 @@ class Checker:
             if circuit is not None:
                 self._turn_circuit(circuit, event.service, CIRCUITS[event.type])
 
-    def finish(self, ending: Ending) -> list[Violation]:
-        """Every violation, in the order of time."""
-        self._now = max(self._now, ending.ended_at)
+    def finish(self, calls: Iterable[Call], counts: Mapping[str, int], ended_at: float) -> list[Violation]:
+        """Judge the whole run by its calls and by how many units are in each state; violations in order of time."""
+        self._now = max(self._now, ended_at)
         self._instant_over()
-        calls = sorted(ending.calls, key=lambda call: call.entered_at)
-        self._check_calls(calls)
-        self._check_ends(ending.counts)
+        self._check_calls(sorted(calls, key=lambda call: call.entered_at))
+        self._check_ends(counts)
         return sorted(self._found, key=lambda one: one.at)
 
     def _say(self, rule: str, text: str, *work_ids: str, at: float | None = None) -> None:
         self._found.append(Violation(rule, self._now if at is None else at, text, work_ids))
 
+    def _blame(self, rule: str, work_id: str, text: str, *others: str, at: float | None = None) -> None:
+        self._say(rule, f"unit {work_id} {text}", work_id, *others, at=at)
+
     def _check_order(self, event: Event) -> None:
         if event.type == "gap":
             self._say("order", f"{event.data.get('missed')} events are gone")
         elif self._seq is not None and event.seq != self._seq + 1:
-            self._say(
-                "order", f"event {event.seq} ({event.type}) came after event {self._seq}", event.work_id or ""
-            )
+            text = f"event {event.seq} ({event.type}) came after event {self._seq}"
+            self._say("order", text, event.work_id or "")
         if event.at < self._now:
-            self._say("order", f"event {event.seq} tells of {event.at:.6f}, earlier than the one before")
+            self._say("order", f"event {event.seq} is of {event.at:.6f}, earlier than the one before")
         self._seq = event.seq
 
     def _instant_over(self) -> None:
@@ -175,15 +175,13 @@ class Checker:
                     self._doomed[work_id] = (parent, at)
         self._adrift.clear()
         for work_id, (parent, at) in self._doomed.items():
-            self._say("dependencies", f"work {work_id} did not fail with {parent}, on which it depends",
-                      work_id, parent, at=at)  # fmt: skip
+            text = f"did not fail with {parent}, on which it depends"
+            self._blame("dependencies", work_id, text, parent, at=at)
         self._doomed.clear()
         for name, circuit in self._circuits.items():
             if circuit.knocking is not None:
                 work_id, at = circuit.knocking
-                self._say(
-                    "circuit", f"work {work_id} started on {name}, whose circuit is open", work_id, at=at
-                )
+                self._blame("circuit", work_id, f"started on {name}, whose circuit is open", at=at)
                 circuit.knocking = None
 
     def _hear(self, event: Event) -> None:
@@ -194,7 +192,7 @@ class Checker:
             life = self._lives[event.work_id] = Life(event.work_id, event.task or "", len(self._lives), asked)
         if event.type not in LIVES[life.state]:
             was = life.state or "unknown"
-            self._say("life", f"work {life.id}: {event.type} (event {event.seq}) after it was {was}", life.id)
+            self._blame("life", life.id, f"was {was} before {event.type} (event {event.seq})")
         self._lanes[self._lane(life)].left(life)
         HEARD[event.type](self, life, event)
 
@@ -238,13 +236,11 @@ class Checker:
         asked = life.asked
         if life.state == "":
             if self._asked and asked is None:
-                self._say("lost", f"work {life.id} was accepted, and nobody submitted it", life.id)
+                self._blame("lost", life.id, "was accepted, and nobody submitted it")
             step = STRICT_STEP if self._rules.age_step is None else self._rules.age_step
             life.rank = event.at - step * (0.0 if asked is None else asked.priority)
         elif life.id not in self._retried:
-            self._say(
-                "life", f"work {life.id} was {life.state} and lives again, though nobody retried it", life.id
-            )
+            self._blame("life", life.id, f"was {life.state} and is queued again, though nobody retried it")
         is_new, life.state = life.state == "", "pending"
         life.number = event.seq
         life.failures = life.crashes = 0
@@ -265,8 +261,8 @@ class Checker:
             return
         other = self._keys.get(asked.key)
         if other is not None and other != life.id and self._state(other) not in LOST:
-            self._say("keys", f"work {life.id} has the key {asked.key!r} of {other}, which is {self._state(other)}",
-                      life.id, other)  # fmt: skip
+            text = f"has the key {asked.key!r} of {other}, which is {self._state(other)}"
+            self._blame("keys", life.id, text, other)
         self._keys[asked.key] = life.id
 
     def _state(self, work_id: str) -> str:
@@ -282,16 +278,13 @@ class Checker:
         attempt = event.attempt or 0
         self._check_attempt(life, attempt)
         if event.at < life.retry_at - ROUNDING:
-            self._say(
-                "retry", f"work {life.id} started {life.retry_at - event.at:.6f} s before its time", life.id
-            )
-        asked = life.asked
+            self._blame("retry", life.id, f"started {life.retry_at - event.at:.6f} s before its time")
         for parent in life.asked_for():
             if self._state(parent) != "completed":
                 state = self._state(parent) or "not there"
-                self._say("dependencies", f"work {life.id} started, though {parent}, on which it depends, is {state}",
-                          life.id, parent)  # fmt: skip
-        if asked is not None and life.is_candidate:
+                text = f"started, though {parent}, on which it depends, is {state}"
+                self._blame("dependencies", life.id, text, parent)
+        if life.is_candidate:
             self._check_choice(life)
         life.state, life.attempt, life.retry_at = "running", attempt, 0.0
         life.attempts[attempt] = event.at
@@ -313,9 +306,9 @@ class Checker:
             expected = {life.spent + 1} if life.is_sure else {life.attempt, life.attempt + 1}
         if attempt not in expected:
             said = " or ".join(map(str, sorted(expected)))
-            self._say("attempts", f"work {life.id} started as attempt {attempt}, expected {said}", life.id)
+            self._blame("attempts", life.id, f"started as attempt {attempt}, expected {said}")
         if life.crashes >= MOST_CRASHES:
-            self._say("attempts", f"work {life.id} started again after {life.crashes} crashes", life.id)
+            self._blame("attempts", life.id, f"started again after {life.crashes} crashes")
         life.is_sure = True
 
     def _check_choice(self, life: Life) -> None:
@@ -329,21 +322,18 @@ class Checker:
         if _may_wait_behind(better, self._lives.values()):
             return
         rule = "starvation" if better.asked.priority < life.asked.priority else "priority"
-        self._say(rule, f"work {life.id} started before {better.id}, which comes first and could have started",
-                  life.id, better.id)  # fmt: skip
+        text = f"started before {better.id}, which comes first and could have started"
+        self._blame(rule, life.id, text, better.id)
 
     def _completed(self, life: Life, event: Event) -> None:
         if event.attempt != life.attempt:
-            self._say("attempts", f"work {life.id} completed as attempt {event.attempt}, started as {life.attempt}",
-                      life.id)  # fmt: skip
+            text = f"completed as attempt {event.attempt}, started as {life.attempt}"
+            self._blame("attempts", life.id, text)
         life.completed_at = event.at
         self._answers[life.id, life.attempt] = event.seq, event.at
-        self._complete(life)
+        self._complete(life, event)
 
-    def _skipped(self, life: Life, event: Event) -> None:
-        self._complete(life)
-
-    def _complete(self, life: Life) -> None:
+    def _complete(self, life: Life, _: Event) -> None:
         self._end(life, "completed")
         for dependent in map(self._lives.__getitem__, self._dependents.get(life.id, ())):
             dependent.missing -= 1
@@ -365,8 +355,9 @@ class Checker:
         life.is_candidate = is_free and event.error != "timeout" and life.crashes < MOST_CRASHES - 1
         policy = self._policy(life)
         if policy is not None and life.failures >= policy.max_attempts:
-            self._say("attempts", f"work {life.id} is tried again after {life.failures} failures, "
-                      f"{policy.max_attempts} attempts are allowed", life.id)  # fmt: skip
+            most = policy.max_attempts
+            text = f"is tried again after {life.failures} failures, {most} attempts are allowed"
+            self._blame("attempts", life.id, text)
 
     def _policy(self, life: Life) -> Retry | None:
         task = self._rules.tasks.get(life.task)
@@ -381,8 +372,9 @@ class Checker:
             shortest = longest / 2 if policy.jitter else longest
             waits = life.retry_at - event.at
             if not shortest - ROUNDING <= waits <= longest + ROUNDING:
-                self._say("retry", f"work {life.id} waits {waits:.6f} s after failure {life.failures}, expected "
-                          f"{shortest:g} to {longest:g}", life.id)  # fmt: skip
+                expected = f"{shortest:g} to {longest:g}"
+                text = f"waits {waits:.6f} s after failure {life.failures}, expected {expected}"
+                self._blame("retry", life.id, text)
         self._offer(life, life.retry_at)
 
     def _was_cancelled(self, life: Life, event: Event) -> None:
@@ -411,8 +403,9 @@ class Checker:
         if circuit.state == "open":
             waited = self._now - circuit.changed_at
             if circuit.knocking is not None or waited < circuit.wait - ROUNDING:
-                self._say("circuit", f"work {life.id} started on {name} {waited:.6f} s after its circuit opened, "
-                          f"expected one after {circuit.wait:g}", life.id)  # fmt: skip
+                expected = f"expected one after {circuit.wait:g}"
+                text = f"started on {name} {waited:.6f} s after its circuit opened, {expected}"
+                self._blame("circuit", life.id, text)
             else:
                 circuit.knocking = (life.id, self._now)
         elif circuit.state == "half_open":
@@ -448,13 +441,13 @@ class Checker:
         used: dict[str, list[Call]] = defaultdict(list)
         for call in calls:
             if call.work_id not in self._lives:
-                text = f"work {call.work_id} was called, and was never accepted"
-                found.append(Violation("overlap", call.entered_at, text, (call.work_id,)))
+                text = "was called, and was never accepted"
+                self._blame("overlap", call.work_id, text, at=call.entered_at)
                 continue
             uses = self._uses(self._lives[call.work_id])
             if len(uses) != len(call.services) or not all(map(fits, call.services, uses)):
-                text = f"work {call.work_id} ran on {', '.join(call.services)}, expected {', '.join(uses)}"
-                found.append(Violation("service", call.entered_at, text, (call.work_id,)))
+                text = f"ran on {', '.join(call.services)}, expected {', '.join(uses)}"
+                self._blame("service", call.work_id, text, at=call.entered_at)
             for name in call.services:
                 used[name].append(call)
         for name, mine in used.items():
@@ -481,38 +474,28 @@ class Checker:
     def _check_ends(self, counts: Mapping[str, int]) -> None:
         for work_id, at in self._accepted.items():
             if work_id not in self._lives:
-                self._say(
-                    "lost",
-                    f"work {work_id} was accepted at {at:.6f}, and nothing is told of it",
-                    work_id,
-                    at=at,
-                )
+                text = f"was accepted at {at:.6f}, and no event tells of it"
+                self._blame("lost", work_id, text, at=at)
         for work_id, at in self._cancelled.items():
             if self._state(work_id) != "cancelled" and work_id not in self._retried:
-                self._say(
-                    "lost",
-                    f"work {work_id} was cancelled at {at:.6f}, and is {self._state(work_id)}",
-                    work_id,
-                )
+                text = f"was cancelled at {at:.6f}, and is {self._state(work_id)}"
+                self._blame("lost", work_id, text)
         if self._states is not None:
             self._check_states(self._states)
-        ends = dict.fromkeys(FINAL, 0)
-        for life in self._lives.values():
-            if life.state in FINAL:
-                ends[life.state] += 1
+        ends = Counter(life.state for life in self._lives.values())
         for state in sorted(FINAL):
             if counts.get(state, 0) != ends[state]:
-                self._say("lost", f"{counts.get(state, 0)} works are {state}, {ends[state]} by what was told")
+                self._say("lost", f"{counts.get(state, 0)} units are {state}, {ends[state]} by their events")
         if sum(counts.values()) != len(self._lives):
-            self._say("lost", f"there are {sum(counts.values())} works, {len(self._lives)} were accepted")
+            self._say("lost", f"there are {sum(counts.values())} units, {len(self._lives)} were accepted")
 
     def _check_states(self, states: Mapping[str, str]) -> None:
         for work_id, life in self._lives.items():
             state = states.get(work_id, "gone")
             if state not in FINAL:
-                self._say("lost", f"work {work_id} is {state} in the end", work_id)
+                self._blame("lost", work_id, f"is {state} in the end")
             elif state != life.state:
-                self._say("lost", f"work {work_id} is {state}, and {life.state} by what was told", work_id)
+                self._blame("lost", work_id, f"is {state}, and {life.state} by its events")
 
 
 def backoff(policy: Retry, failures: int) -> float:
@@ -531,7 +514,7 @@ HEARD: Final = {
     "queued": Checker._queued,
     "started": Checker._started,
     "completed": Checker._completed,
-    "skipped": Checker._skipped,
+    "skipped": Checker._complete,
     "failed": Checker._failed,
     "retrying": Checker._retrying,
     "cancelled": Checker._was_cancelled,

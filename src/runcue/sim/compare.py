@@ -1,7 +1,7 @@
-"""Two runs side by side: the same arrivals and the same luck, and what one change did.
+"""Compares two runs of the same seed: what one change did.
 
-The arrivals of both runs come from the same seed, and so does what each call does; so the difference between them is
-the change, not chance. (A change to what arrives, of course, changes that too.)
+Arrivals, and what each call does, follow from the seed alone; so the difference between the runs comes from the
+change and not from chance.
 """
 
 from __future__ import annotations

@@ -85,13 +85,13 @@ class ServiceConfig(msgspec.Struct, frozen=True, kw_only=True):
         adaptive = self.adaptive
         found: dict[str, Any] = {
             "rate": self.rates or None,
-            "concurrent": self.concurrent
-            if adaptive is None
-            else runcue.adaptive(min=adaptive.min, start=adaptive.start, max=adaptive.max),
+            "concurrent": self.concurrent,
             "circuit_threshold": self.circuit_threshold,
             "circuit_timeout": self.circuit_timeout,
             **self.quantities,
         }
+        if adaptive is not None:
+            found["concurrent"] = runcue.adaptive(min=adaptive.min, start=adaptive.start, max=adaptive.max)
         if self.per is not None:
             found.update(per=self.per, total=None if self.total is None else self.total.option())
         return found
@@ -109,12 +109,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     rate: Annotated[float, read.speed] = 1.0
 
 
-def _step(value: object, path: str) -> Step:
-    return read.record(Step, value, path, "at: and rate:")
+_each_step = read.several(read.struct(Step, "at: and rate:"))
 
 
 def _steps(value: object, path: str) -> list[Step]:
-    return sorted(read.several(_step)(value, path), key=lambda step: step.at)
+    return sorted(_each_step(value, path), key=lambda step: step.at)
 
 
 def _tasks(value: object, path: str) -> list[str]:
@@ -236,10 +235,6 @@ def _retry(value: object, path: str) -> RetryConfig:
     return read.record(RetryConfig, value, path, "a number of attempts, or keys and values")
 
 
-def _kill(value: object, path: str) -> Kill:
-    return read.record(Kill, value, path, "at:, node: and down:")
-
-
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """One simulation. Times are seconds from its beginning."""
 
@@ -256,7 +251,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     max_queued: Annotated[int | None, read.optional(read.whole(1, MOST_UNITS))] = None
     store: Annotated[str, read.choice(*STORES)] = "memory"
     nodes: Annotated[int, read.whole(1, 16)] = 1
-    kills: Annotated[list[Kill], read.several(_kill)] = []
+    kills: Annotated[list[Kill], read.several(read.struct(Kill, "at:, node: and down:"))] = []
 
     def uses(self) -> dict[str, list[str]]:
         """The services of each task, in the order of the tasks; by default one task for each service."""

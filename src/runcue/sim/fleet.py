@@ -1,8 +1,7 @@
-"""One world of the swarm: a pretended fleet of processes on one file, what is done to it, and what goes wrong.
+"""Plays one world of the swarm: a simulated fleet of processes on one file, with everything that its trial drew.
 
-`World` does what a trial says (trial.py), on a virtual loop; its handlers log every call as they see it, and the
-checker judges what came of it all. What a caller was told is believed, and what it was not told may or may not have
-happened.
+`World` runs on a virtual loop. Its handlers log every call, and the checker judges events and calls. The answer that
+a caller got is taken as true; a request without an answer may or may not have taken effect.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 import runcue
 from runcue.sim.check import Checker
-from runcue.sim.promise import Asked, Violation
-from runcue.sim.trial import COMMITS, GRID, PER, QUANTITY, Act, Item, Service, Trial
+from runcue.sim.config import ServiceConfig
+from runcue.sim.promise import Asked, Call, Violation, limits_of
+from runcue.sim.trial import COMMITS, GRID, PER, QUANTITY, Act, Item, Trial
 from runcue.testing import VirtualLoop, fail_commit, fill_disk, kill
 
 PATIENCE: Final = 120.0
@@ -29,35 +27,12 @@ BUSY: Final = (runcue.WorkState.RUNNING, runcue.WorkState.PENDING)
 MANY: Final = 10_000
 
 
-class Call(msgspec.Struct):
-    """One call of a handler, as it was seen there."""
-
-    work_id: str
-    attempt: int
-    node: str
-    entered_at: float
-    services: tuple[str, ...]
-    left_at: float | None = None
-    how: str = ""
-    charges: list[tuple[str, float]] = []
-    is_kept: bool = True
-    """False when its process could not commit for a while: its charges may not have been counted."""
-
-
-class Ending(msgspec.Struct, frozen=True):
-    """How a world ended."""
-
-    calls: list[Call]
-    counts: dict[str, int]
-    ended_at: float
-
-
 class Dead(Exception):
-    """The node that was to do something has died."""
+    """The node that should act is dead."""
 
 
 class Node:
-    """One process of the pretended fleet: a Cue, until it dies."""
+    """One process of the simulated fleet: a Cue, until it dies."""
 
     def __init__(self, name: str, place: int, cue: runcue.Cue) -> None:
         self.name = name
@@ -65,11 +40,11 @@ class Node:
         self.cue = cue
         self.is_alive = True
         self.is_well_at = 0.0
-        """When its last failed commit has been repeated: if it dies before, what it knew is lost."""
+        """When its last failed commit has been repeated: if the node dies earlier, its outcomes are lost."""
 
 
 class World:
-    """One seed's world. `run()` on a virtual loop, then read what it says."""
+    """The world of one seed. Await `run()` on a virtual loop, then read `mistakes`, `faults` and `calls`."""
 
     def __init__(self, plan: Trial, path: Path) -> None:
         self.plan = plan
@@ -87,7 +62,7 @@ class World:
         self._unanswered = 0
         self._paused: set[str] = set()
         self._refused: set[tuple[str, int]] = set()
-        """Attempts that a service refused at first: they are given back, and begin again."""
+        """Attempts that a service refused once: they begin again with the same number."""
         self._is_draining = False
 
     # nodes ------------------------------------------------------------------------------------------------
@@ -133,7 +108,7 @@ class World:
         self.checker.died(node.name, self._now)
         kill(node.cue)
         for call in self.calls:
-            if call.node == node.name and call.left_at is None:
+            if call.node == node.name and not call.how:
                 call.left_at, call.how = self._now, "died"
         self._replace(node, self.plan.down[self._births % len(self.plan.down)])
 
@@ -155,7 +130,7 @@ class World:
             self._replace(node, GRID)
 
     def _is_at_work(self, node: Node) -> bool:
-        return any(call.node == node.name and call.left_at is None for call in self.calls)
+        return any(call.node == node.name and not call.how for call in self.calls)
 
     # handlers ---------------------------------------------------------------------------------------------
 
@@ -166,7 +141,7 @@ class World:
             try:
                 error = await self._behave(node, work, call)
                 if error is not None:
-                    raise error  # from here, because every frame of a traceback has to be written down
+                    raise error  # from here: each frame of a traceback costs time
                 how = "ok"
             except asyncio.CancelledError:
                 how = "cancelled"
@@ -178,14 +153,14 @@ class World:
                 how = "error"
                 raise
             finally:
-                if call.left_at is None:
+                if not call.how:
                     call.left_at, call.how = self._now, how
             return f"{call.work_id}/{call.attempt}"
 
         return handle
 
     async def _behave(self, node: Node, work: runcue.RunningWork, call: Call) -> Exception | None:
-        """Do what an attempt is meant to do, and return the error that it ends with, if any."""
+        """Carry out what the trial drew for this attempt, and return the error with which it ends, if any."""
         work_id, task, attempt = call.work_id, work.task, call.attempt
         does = self.plan.mood(work_id, task, attempt)
         kind = does.kind
@@ -224,12 +199,12 @@ class World:
 
     def _charge(self, work: runcue.RunningWork, call: Call, amount: float | None) -> None:
         if amount is not None:
-            call.charges.append((QUANTITY, amount))
+            call.charges = [*call.charges, (QUANTITY, amount)]
             work.charge(**{QUANTITY: amount})
 
     async def _die(self, node: Node) -> None:
         self._crash(node)
-        await asyncio.sleep(0)  # where its cancellation reaches it
+        await asyncio.sleep(0)  # here the cancellation arrives
 
     async def _ignore(self, node: Node, lasts: float) -> None:
         """Ignore a cancellation, unless the process is dead."""
@@ -240,7 +215,7 @@ class World:
                 if not node.is_alive:
                     raise
 
-    # what is done -----------------------------------------------------------------------------------------
+    # acts --------------------------------------------------------------------------------------------------
 
     def _spawn(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(self._guarded(doing))
@@ -249,14 +224,14 @@ class World:
         return task
 
     async def _guarded(self, doing: Coroutine[Any, Any, None]) -> None:
-        """Submit as a caller who accepts a refusal."""
+        """Do something as a caller who accepts that it is refused."""
         try:
             await doing
         except (Dead, runcue.CueClosed, runcue.StoreError, runcue.SubmitError, runcue.WorkNotFound):
             return
 
     async def _submit(self, place: int, items: Sequence[Item]) -> None:
-        """Submit units, again and again until there is an answer."""
+        """Submit units, and repeat that until there is an answer."""
         for item in items:
             has_time = item.delay is not None or item.run_in is not None
             cost = {QUANTITY: item.cost} if item.cost else {}
@@ -277,7 +252,7 @@ class World:
                 async with asyncio.timeout(1.0):
                     options = [item.options(self._loop.wall()) for item in items]
                     return await self._living(place).cue.submit_many(options)
-            except runcue.DuplicateWork as error:  # it was accepted, and that was not heard
+            except runcue.DuplicateWork as error:  # an earlier try was accepted, and its answer was lost
                 if is_refused and not items[0].is_raced:
                     self.mistakes.append(Violation("lost", self._now, f"refused, and there: {error}"))
                 return [item.id for item in items if item.key is None]
@@ -286,7 +261,7 @@ class World:
                 await asyncio.sleep(GRID)
 
     async def _spoil(self, node: Node, kind: str) -> None:
-        """Let the next commit of a node fail, and make sure that there is one."""
+        """Let the next commit of a node fail, and cause one."""
         if not node.is_alive:
             return
         self._commits += 1
@@ -300,13 +275,13 @@ class World:
             self.faults[kind] += kind != "commit_unanswered"
             node.is_well_at = self._now + STORE_PAUSE
             for call in self.calls:
-                if call.node == node.name and (call.left_at is None or call.left_at >= self._now):
+                if call.node == node.name and call.left_at >= self._now:
                     call.is_kept = False
             raise
         self.faults[kind] += kind == "commit_unanswered"
 
     async def _do(self, act: Act) -> None:
-        """One thing that somebody does, or that happens."""
+        """Carry out one act of the trial."""
         place, items = act.node, act.items
         match act.kind:
             case "submit":
@@ -359,20 +334,21 @@ class World:
             await node.cue.retry(work_id, cascade=act.cascade)
 
     def _resume(self, place: int, name: str) -> None:
+        async def resume() -> None:
+            await self._living(place).cue.resume(name)
+
         if not self._is_draining:
-            self._spawn(self._go_on(place, name))
+            self._spawn(resume())
 
-    async def _go_on(self, place: int, name: str) -> None:
-        await self._living(place).cue.resume(name)
-
-    async def _change(self, node: Node, name: str, service: Service | None) -> None:
+    async def _change(self, node: Node, name: str, service: ServiceConfig | None) -> None:
         assert service is not None
         self._limits[name] = service
-        self.checker.changed(name, service.limits(), self._now, is_sure=False)
+        limits = limits_of(service)
+        self.checker.changed(name, limits, self._now, is_sure=False)
         node.cue.service(name, **service.options())
         await node.cue.services()
         if self._limits[name] is service:
-            self.checker.changed(name, service.limits(), self._now)
+            self.checker.changed(name, limits, self._now)
 
     # from beginning to end --------------------------------------------------------------------------------
 
@@ -390,8 +366,8 @@ class World:
                 await self._do(act)
             except Dead:
                 continue
-        await asyncio.sleep(STORE_PAUSE)  # for what was begun
-        while self._unanswered:  # noqa: ASYNC110 (and for callers: how often they look is all the same)
+        await asyncio.sleep(STORE_PAUSE)  # until the last acts are over
+        while self._unanswered:  # noqa: ASYNC110 (virtual time: looking costs nothing)
             await asyncio.sleep(GRID)
         return await self._drain()
 
@@ -400,7 +376,7 @@ class World:
         self.mistakes.append(Violation("mistake", self._now, f"{context.get('message')}: {error!r}"))
 
     async def _drain(self) -> list[runcue.Event]:
-        """Cause no more faults, wait until everything has ended, and check it."""
+        """Cause no more faults, wait until all units have ended, and check everything."""
         self._is_draining = True
         self._loop.jump_wall(2 * 3600.0)
         for name in sorted(self._paused):
@@ -414,7 +390,7 @@ class World:
         self._check_works(works)
         for event in events:
             self.checker(event)
-        self.mistakes += self.checker.finish(Ending(self.calls, counts, self._now))
+        self.mistakes += self.checker.finish(self.calls, counts, self._now)
         for node in self._nodes:
             if node is not None:
                 node.is_alive = False
@@ -422,7 +398,7 @@ class World:
         return events
 
     async def _surely(self, name: str) -> None:
-        """Resume a service or a queue, whichever nodes die meanwhile."""
+        """Resume a service or a queue, even if nodes die meanwhile."""
         while True:
             try:
                 async with asyncio.timeout(1.0):
@@ -449,7 +425,7 @@ class World:
         self.checker.stands({work.id: str(work.state) for work in works})
         for work in works:
             if work.state == "completed" and work.result != f"{work.id}/{work.attempt}":
-                text = f"work {work.id} has the result {work.result!r} of another attempt than {work.attempt}"
+                text = f"unit {work.id} has the result {work.result!r} of another attempt than {work.attempt}"
                 self.mistakes.append(Violation("result", work.completed_at or 0.0, text, (work.id,)))
 
 

@@ -1,13 +1,14 @@
 """Figures of one service: calls under way, and what its rate and its circuit let through.
 
 Rules:
-- It is rate-limited while one of its windows is full and something waits for it that could start otherwise. That is
-  reckoned from starts and arrivals: runcue's own event for it is told once a second at most.
-- Everything is averaged over stretches of time, so that its room does not grow with the length of the run.
+- A service is rate-limited while one of its windows is full and a unit waits that could start otherwise. This is
+  computed from starts and arrivals, because runcue emits its own event for it at most once a second.
+- Series hold averages over stretches of time, so that memory does not grow with the length of the run.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 
@@ -75,21 +76,26 @@ class Gauge:
     def __init__(self, config: ServiceConfig) -> None:
         self.config = config
         self.running = Level()
-        self.starts = self.completed = self.failed = 0
+        total = config.total
+        rates = dict(config.quantities) | (dict(total.quantities) if total is not None else {})
+        self.found = ServiceSummary(
+            rates=config.rates,
+            quantities={name: QuantitySummary(rates=texts) for name, texts in rates.items()},
+            is_adaptive=config.adaptive is not None,
+        )
+        """The figures so far; those that are shares or rounded are set at the end."""
+        if config.per is None:
+            self.found.concurrent = config.places
+        elif total is not None:  # of all keys together
+            self.found.concurrent = total.concurrent
         self._amount_waiting = 0
-        self._circuit: dict[str, int] = {}
         self._windows = [
             (deque[float](maxlen=limit), per) for limit, per in config.windows() if limit <= LARGEST_WINDOW
         ]
         self._seen = self._full = self._limited = self._open = self._waited = 0.0
         self._starts_here, self._limited_here = 0, 0.0
         self._open_since: float | None = None
-        self._series: tuple[Series, Series, Series] = ([], [], [])
-        total = config.total
-        self._quantities = dict(config.quantities) | (dict(total.quantities) if total is not None else {})
-        self._used = dict.fromkeys(self._quantities, 0.0)
-        self._used_here = dict.fromkeys(self._quantities, 0.0)
-        self._used_series: dict[str, Series] = {name: [] for name in self._quantities}
+        self._used_here = dict.fromkeys(rates, 0.0)
 
     def come(self, at: float) -> None:
         """Count a unit that could start from now on."""
@@ -104,7 +110,7 @@ class Gauge:
     def start(self, at: float) -> None:
         """Count a call that begins."""
         self._pass(at)
-        self.starts += 1
+        self.found.starts += 1
         self._starts_here += 1
         self.running.change(1, at)
         for starts, _ in self._windows:
@@ -112,9 +118,9 @@ class Gauge:
 
     def use(self, amounts: Mapping[str, float], before: Mapping[str, float] = {}) -> None:
         """Count the use of each quantity; `before` has been counted already."""
-        for name in self._quantities:
+        for name, quantity in self.found.quantities.items():
             more = amounts.get(name, before.get(name, 0.0)) - before.get(name, 0.0)
-            self._used[name] += more
+            quantity.used += more
             self._used_here[name] += more
 
     def leave(self, at: float) -> None:
@@ -124,7 +130,7 @@ class Gauge:
 
     def turn(self, state: str, at: float) -> None:
         """Count a change of the circuit."""
-        self._circuit[state] = self._circuit.get(state, 0) + 1
+        self.found.circuit[state] = self.found.circuit.get(state, 0) + 1
         if state == "opened" and self._open_since is None:
             self._open_since = at
         elif state == "closed" and self._open_since is not None:
@@ -134,18 +140,18 @@ class Gauge:
     def point(self, at: float, width: float) -> None:
         """Add a point for the stretch of time that began at `at`."""
         self._pass(at + width)
-        running, starts, limited = self._series
-        running.append((at, rounded(self.running.mean(at + width))))
-        starts.append((at, rounded(self._starts_here * 60 / width)))
-        limited.append((at, rounded(min(1.0, self._limited_here / width))))
+        self.found.running.append((at, rounded(self.running.mean(at + width))))
+        self.found.starts_per_minute.append((at, rounded(self._starts_here * 60 / width)))
+        self.found.limited.append((at, rounded(min(1.0, self._limited_here / width))))
         self._starts_here, self._limited_here = 0, 0.0
-        for name, used in self._used_here.items():
-            self._used_series[name].append((at, rounded(used * 60 / width)))
+        for name, quantity in self.found.quantities.items():
+            quantity.per_minute.append((at, rounded(self._used_here[name] * 60 / width)))
             self._used_here[name] = 0.0
 
     def coarsen(self) -> None:
         """Merge every two points."""
-        for series in (*self._series, *self._used_series.values()):
+        quantities = [one.per_minute for one in self.found.quantities.values()]
+        for series in (self.found.running, self.found.starts_per_minute, self.found.limited, *quantities):
             series[:] = halved(series)
 
     def _pass(self, at: float) -> None:
@@ -154,7 +160,7 @@ class Gauge:
         if length <= 0:
             return
         self._seen = at
-        places = self._places
+        places = self.found.concurrent
         if places is not None and self.running.value >= places:
             self._full += length
         if self._amount_waiting > 0:
@@ -170,45 +176,25 @@ class Gauge:
     def summary(self, ended: float) -> ServiceSummary:
         """The figures of the whole run."""
         self._pass(ended)
+        found, whole = self.found, max(ended, 1e-9)
         is_open = 0.0 if self._open_since is None else max(0.0, ended - self._open_since)
-        whole = max(ended, 1e-9)
-        allowed = min((limit * max(1.0, whole / per) for limit, per in self.config.windows()), default=0.0)
-        return ServiceSummary(
-            concurrent=self._places,
-            rates=self.config.rates,
-            quantities={name: self._quantity(name, whole) for name in self._quantities},
-            starts=self.starts,
-            completed=self.completed,
-            failed=self.failed,
-            running_mean=rounded(self.running.total / whole),
-            running_peak=self.running.peak,
-            is_adaptive=self.config.adaptive is not None,
-            waiting_share=rounded(self._waited / whole),
-            full_share=rounded(self._full / whole),
-            rate_share=rounded(min(1.0, self.starts / allowed)) if allowed else 0.0,
-            rate_limited=rounded(self._limited),
-            rate_limited_share=rounded(self._limited / whole),
-            circuit=dict(sorted(self._circuit.items())),
-            circuit_open=rounded(self._open + is_open),
-            circuit_open_share=rounded((self._open + is_open) / whole),
-            running=self._series[0],
-            starts_per_minute=self._series[1],
-            limited=self._series[2],
-        )
+        found.running_mean, found.running_peak = rounded(self.running.total / whole), self.running.peak
+        found.waiting_share, found.full_share = rounded(self._waited / whole), rounded(self._full / whole)
+        found.rate_share = rounded(min(1.0, _share(found.starts, found.rates, whole)))
+        found.rate_limited, found.rate_limited_share = rounded(self._limited), rounded(self._limited / whole)
+        found.circuit = dict(sorted(found.circuit.items()))
+        found.circuit_open = rounded(self._open + is_open)
+        found.circuit_open_share = rounded((self._open + is_open) / whole)
+        for quantity in found.quantities.values():
+            quantity.share = rounded(_share(quantity.used, quantity.rates, whole))
+            quantity.used = rounded(quantity.used)
+        return found
 
-    @property
-    def _places(self) -> int | None:
-        """The most calls at once, of all keys together where there are keys."""
-        if self.config.per is None:
-            return self.config.places
-        return None if self.config.total is None else self.config.total.concurrent
 
-    def _quantity(self, name: str, whole: float) -> QuantitySummary:
-        rates, used = self._quantities[name], self._used[name]
-        allowed = min(limit * max(1.0, whole / per) for limit, per in windows(rates))
-        return QuantitySummary(
-            rates=rates, used=rounded(used), share=rounded(used / allowed), per_minute=self._used_series[name]
-        )
+def _share(used: float, rates: list[str], whole: float) -> float:
+    """The share that was used of what the tightest rate allows in that time, or in one window if that is longer."""
+    allowed = min((limit * max(1.0, whole / per) for limit, per in windows(rates)), default=math.inf)
+    return used / allowed
 
 
 def halved(series: Series) -> Series:

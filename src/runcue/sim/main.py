@@ -69,7 +69,7 @@ class _Command(click.Command):
 @click.option(
     "--set", "changes", multiple=True, metavar="PATH=VALUE", help="Run again with this changed, and compare."
 )
-@click.option("--count", metavar="N", help="Submit so many works; with --replay, the first so many.")
+@click.option("--count", metavar="N", help="Submit so many units; with --replay, the first so many.")
 @click.option("--latency", metavar="MS", help="How long a call takes, in milliseconds.")
 @click.option("--jitter", metavar="SHARE", help="By how much of itself the latency varies: 0.2.")
 @click.option("--error-rate", metavar="SHARE", help="The share of calls that fail: 0.1.")
@@ -234,15 +234,15 @@ def _carried_out(request: Request) -> int:
 def _swarm(given: dict[str, Any]) -> int:
     """Play many seeds with random faults."""
     from runcue.sim import swarm
-    from runcue.sim.reading import amount
-    from runcue.sim.request import whole_of
+    from runcue.sim.reading import amount, whole
+    from runcue.sim.request import typed
 
-    seeds = whole_of(given["swarm"], "--swarm", 1, 10_000_000)
-    first = whole_of(given["seed"] or "0", "--seed", 0, 2**63)
-    jobs = whole_of(given["jobs"] or str(os.cpu_count() or 1), "--jobs", 1, 64)
+    seeds = typed(given["swarm"], "--swarm", int, whole(1, 10_000_000))
+    first = typed(given["seed"] or "0", "--seed", int, whole(0, 2**63))
+    jobs = typed(given["jobs"] or str(os.cpu_count() or 1), "--jobs", int, whole(1, 64))
     found = swarm.run(range(first, first + seeds), jobs if jobs > 1 else None)
     faults = ", ".join(f"{count:,} {kind}" for kind, count in found.faults.items())
-    played = [amount(found.seeds, "seed"), amount(found.works, "work"), amount(found.events, "event")]
+    played = [amount(found.seeds, "seed"), amount(found.works, "unit"), amount(found.events, "event")]
     _say([" · ".join(played), f"faults: {faults}"])
     if found.failures:
         trace = found.failures[0]

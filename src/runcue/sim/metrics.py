@@ -1,4 +1,4 @@
-"""What a simulation showed, from its events alone, in room that does not grow with its length.
+"""The metrics of a simulation, from its events alone, in memory that does not grow with its length.
 
     metrics = Metrics(config)
     outcome = simulate(config, 7, metrics)
@@ -6,11 +6,11 @@
 
 Rules:
 - Latency is from submission to completion, wait from submission to the first start, run one attempt.
-- A unit that uses several services waits for all of them, and takes its place on each.
+- A unit that uses several services waits for all of them, and takes a place on each.
 - A priority inversion is a unit that finishes (completes, or fails for good) before an older one of higher priority,
   whatever that one waits for or does.
-- An out-of-order start is a first start while an older unit of higher priority, which needs nothing more, waits for
-  the same services, with the same keys: one that uses another service too may be waiting for that.
+- An out-of-order start is a first start while an older unit of higher priority, whose dependencies have ended, waits
+  for exactly the same services with the same keys. (A unit that uses one more service may wait for that one.)
 - Series have a point for each of some hundred stretches of time. Times are seconds from the beginning.
 """
 
@@ -33,7 +33,7 @@ from runcue.sim.world import Outcome, Simulation
 __all__ = ["Metrics", "Series", "ServiceSummary", "Summary", "bottleneck"]
 
 POINTS = 240
-"""How many points a run of the expected length has; where it takes longer and has twice as many, two become one."""
+"""Points of a series for a run of the expected length; at twice as many, every two are merged."""
 WIDTHS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400,
           604800)  # fmt: skip
 """Seconds that a point of a series may stand for."""
@@ -43,7 +43,7 @@ SPENT = 0.9
 """A quantity of which this share is used counts as a bottleneck."""
 NOTHING: Mapping[str, float] = {}
 PRESSING = 0.1
-"""A limit that holds work up for this share of the time counts as a bottleneck."""
+"""A limit that delays units for this share of the time counts as a bottleneck."""
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -52,105 +52,87 @@ class Summary(msgspec.Struct, kw_only=True):
     name: str
     seed: int
     duration: float
-    took: float
-    """Seconds until everything had ended, or `drain` was over."""
-    submitted: int
-    rejected: dict[str, int]
-    completed: int
-    skipped: int
-    failed: int
-    cancelled: int
-    unfinished: int
-    attempts: int
-    retries: int
-    retried: int
+    took: float = 0.0
+    """Seconds until all units had ended, or until `drain` was over."""
+    submitted: int = 0
+    rejected: dict[str, int] = {}
+    completed: int = 0
+    skipped: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    unfinished: int = 0
+    attempts: int = 0
+    retries: int = 0
+    retried: int = 0
     """Units that were tried more than once."""
-    retry_rate: float
-    recovered: int
+    retry_rate: float = 0.0
+    recovered: int = 0
     """Units that completed after a retry."""
-    success_after_retry: float
-    lost: int
-    """Attempts that ended with their node."""
-    success_rate: float
-    throughput: float
+    success_after_retry: float = 0.0
+    lost: int = 0
+    """Attempts that ended because their node died."""
+    success_rate: float = 0.0
+    throughput: float = 0.0
     """Completed units in a minute."""
-    latency: Spread
-    wait: Spread
-    run: Spread
-    waits: dict[str, Spread]
+    latency: Spread = Spread()
+    wait: Spread = Spread()
+    run: Spread = Spread()
+    waits: dict[str, Spread] = {}
     """Wait by priority."""
-    depth_peak: int
-    depth_peak_at: float
-    depth_mean: float
-    depth_end: int
-    inversions: int
+    depth_peak: int = 0
+    depth_peak_at: float = 0.0
+    depth_mean: float = 0.0
+    depth_end: int = 0
+    inversions: int = 0
     """Units that finished before an older one of higher priority."""
-    inversion_pairs: int
+    inversion_pairs: int = 0
     """Pairs of such a unit and an older one."""
-    out_of_order_starts: int
-    """First starts while an older unit of higher priority could have started in their place."""
-    services: dict[str, ServiceSummary]
-    circuits: list[tuple[float, str, str]]
-    """When which circuit became what."""
-    errors: dict[str, int]
-    events: dict[str, int]
-    missed: int
-    kills: int
-    rebuilds: int
-    bottleneck: str
+    out_of_order_starts: int = 0
+    """First starts while an older unit of higher priority could have started instead."""
+    services: dict[str, ServiceSummary] = {}
+    circuits: list[tuple[float, str, str]] = []
+    """Each change of a circuit: when, of which service, its new state."""
+    errors: dict[str, int] = {}
+    events: dict[str, int] = {}
+    missed: int = 0
+    kills: int = 0
+    rebuilds: int = 0
+    bottleneck: str = ""
     step: float
     """Seconds between two points of a series."""
-    depth: Series
-    completed_per_minute: Series
-    failed_per_minute: Series
-    latency_p50: Series
-    latency_p95: Series
-    latency_p99: Series
+    depth: Series = []
+    completed_per_minute: Series = []
+    failed_per_minute: Series = []
+    latency_p50: Series = []
+    latency_p95: Series = []
+    latency_p99: Series = []
 
 
-class _Live:
+MEANS = ("depth", "completed_per_minute", "failed_per_minute")
+PERCENTILES = {"latency_p50": 0.5, "latency_p95": 0.95, "latency_p99": 0.99}
+
+
+class _Live(msgspec.Struct, eq=False):
     """A unit that has not ended."""
 
-    __slots__ = (
-        "age",
-        "cost",
-        "gauges",
-        "has_retried",
-        "is_running",
-        "is_waiting",
-        "lacks",
-        "lane",
-        "priority",
-        "queued_at",
-        "tries",
-    )
-
-    def __init__(
-        self,
-        queued_at: float,
-        age: int,
-        priority: float,
-        gauges: Sequence[Gauge],
-        lane: Ranks,
-        lacks: int,
-        cost: Mapping[str, float],
-    ) -> None:
-        self.cost = cost
-        self.queued_at = queued_at
-        self.age = age
-        self.priority = priority
-        self.gauges = gauges
-        self.lane = lane
-        self.lacks = lacks
-        self.tries = 0
-        self.is_running = self.is_waiting = self.has_retried = False
+    queued_at: float
+    age: int
+    priority: float
+    gauges: Sequence[Gauge]
+    lane: Ranks
+    missing: int
+    """How many of its dependencies have not ended."""
+    cost: Mapping[str, float]
+    tries: int = 0
+    is_running: bool = False
+    is_waiting: bool = False
+    has_retried: bool = False
 
 
 class Metrics:
     """Listens to a simulation and sums it up."""
 
     def __init__(self, config: Config) -> None:
-        self._config = config
         self._began_at: float | None = None
         self._width = next((width for width in WIDTHS if config.duration / width <= POINTS), WIDTHS[-1])
         self._services = {name: Gauge(service) for name, service in config.services.items()}
@@ -164,25 +146,19 @@ class Metrics:
         self._live: dict[str, _Live] = {}
         self._dependents: dict[str, list[str]] = {}
         self._bin = 0
-        self._events: dict[str, int] = {}
-        self._errors: dict[str, int] = {}
-        self._circuits: list[tuple[float, str, str]] = []
+        self._sum = Summary(
+            name=config.name, seed=config.seed, duration=rounded(config.duration), step=self._width
+        )
         self._latency, self._wait, self._run = Histogram(), Histogram(), Histogram()
         self._waits: dict[float, Histogram] = {}
         self._latency_here = Histogram()
         self._completed_here = self._failed_here = 0
         self._depth = Level()
-        self._count = dict.fromkeys(
-            ("attempts", "retries", "retried", "recovered", "lost", "inversions", "pairs", "out_of_order",
-             "completed", "skipped", "failed", "cancelled", "queued"), 0)  # fmt: skip
-        self._series: dict[str, Series] = {
-            name: [] for name in ("depth", "completed", "failed", "p50", "p95", "p99")
-        }
 
     # listening --------------------------------------------------------------------------------------------
 
     def begin(self, at: float) -> None:
-        """Set second 0, which is else the first event."""
+        """Set second 0; without this it is the time of the first event."""
         self._began_at = at
 
     def __call__(self, event: runcue.Event) -> None:
@@ -192,15 +168,15 @@ class Metrics:
         at = event.at - self._began_at
         while at >= (self._bin + 1) * self._width:
             self._close_bin()
-        kind = event.type
-        self._events[kind] = self._events.get(kind, 0) + 1
+        kind, found = event.type, self._sum
+        found.events[kind] = found.events.get(kind, 0) + 1
         if event.work_id is not None:
             self._of_work(kind, event, at, event.work_id)
         elif kind.startswith("circuit_") and event.service in self._services:
             state = kind.removeprefix("circuit_")
             self._services[event.service].turn(state, at)
-            if len(self._circuits) < MOST_TRANSITIONS:
-                self._circuits.append((rounded(at), event.service, state))
+            if len(found.circuits) < MOST_TRANSITIONS:
+                found.circuits.append((rounded(at), event.service, state))
 
     def _of_work(self, kind: str, event: runcue.Event, at: float, work_id: str) -> None:
         if kind == "queued":
@@ -216,19 +192,17 @@ class Metrics:
         elif kind in {"completed", "skipped", "failed", "cancelled"}:
             self._ended(kind, live, event, at, work_id)
         elif kind == "retrying":
-            self._count["retries"] += 1
-            if not live.has_retried:
-                live.has_retried = True
-                self._count["retried"] += 1
+            self._sum.retries += 1
+            self._sum.retried += not live.has_retried
+            live.has_retried = True
 
     def _queued(self, event: runcue.Event, at: float, work_id: str) -> None:
-        self._count["queued"] += 1
         needs = [need for need in event.data.get("needs", ()) if need in self._live]
         task, data = event.task or "", event.data
         cost, keys = data.get("cost", NOTHING), data.get("keys")
         uses = self._sets.get(task, ())
         lane = self._lanes.setdefault((uses, tuple(keys.items()) if keys else (), bool(cost)), Ranks())
-        if at > self._newest:  # who came at the same moment is of the same age
+        if at > self._newest:  # units that came at the same moment have the same age
             self._age, self._newest = self._age + 1, at
         gauges, priority = self._gauges.get(task, ()), float(data.get("priority", 0.0))
         live = _Live(at, self._age, priority, gauges, lane, len(needs), cost)
@@ -237,7 +211,7 @@ class Metrics:
         for need in needs:
             self._dependents.setdefault(need, []).append(work_id)
         self._depth.change(1, at)
-        if not live.lacks:
+        if not live.missing:
             self._wait_for(live, at)
 
     @staticmethod
@@ -256,10 +230,10 @@ class Metrics:
                 gauge.go(at)
 
     def _started(self, live: _Live, at: float) -> None:
-        self._count["attempts"] += 1
+        self._sum.attempts += 1
         self._wait_no_more(live, at)
         if live.is_running:  # its node died
-            self._count["lost"] += 1
+            self._sum.lost += 1
             for gauge in live.gauges:
                 gauge.leave(at)
         else:
@@ -269,7 +243,7 @@ class Metrics:
         if live.tries == 1:
             self._wait.add(at - live.queued_at)
             self._waits.setdefault(live.priority, Histogram()).add(at - live.queued_at)
-            self._count["out_of_order"] += live.lane.above(live.age, live.priority) > 0
+            self._sum.out_of_order_starts += live.lane.above(live.age, live.priority) > 0
         for gauge in live.gauges:
             gauge.start(at)
             gauge.use(live.cost)
@@ -293,50 +267,51 @@ class Metrics:
             for gauge in live.gauges:
                 gauge.leave(at)
                 gauge.use(event.data.get("charged", live.cost), live.cost)
-                gauge.completed += kind == "completed"
-                gauge.failed += kind == "failed"
+                gauge.found.completed += kind == "completed"
+                gauge.found.failed += kind == "failed"
         if kind == "failed":
             self._failed_here += 1
             text = (event.error or "unknown").partition("\n")[0][:100]
-            if text in self._errors or len(self._errors) < MOST_ERRORS:
-                self._errors[text] = self._errors.get(text, 0) + 1
+            errors = self._sum.errors
+            if text in errors or len(errors) < MOST_ERRORS:
+                errors[text] = errors.get(text, 0) + 1
             if not event.final:
                 self._depth.change(1, at)
                 return
         self._over(kind, live, at, work_id)
 
     def _over(self, kind: str, live: _Live, at: float, work_id: str) -> None:
-        self._count[kind] += 1
+        setattr(self._sum, kind, getattr(self._sum, kind) + 1)
         if kind == "completed":
             self._completed_here += 1
             self._latency.add(at - live.queued_at)
             self._latency_here.add(at - live.queued_at)
-            self._count["recovered"] += live.has_retried
+            self._sum.recovered += live.has_retried
         self._wait_no_more(live, at)
         self._ranks.go(live.age, live.priority)
         if kind in {"completed", "failed"}:
             passed_over = self._ranks.above(live.age, live.priority)
-            self._count["inversions"] += passed_over > 0
-            self._count["pairs"] += passed_over
+            self._sum.inversions += passed_over > 0
+            self._sum.inversion_pairs += passed_over
         del self._live[work_id]
         for name in self._dependents.pop(work_id, ()):
             waiting = self._live.get(name)
             if waiting is not None:
-                waiting.lacks -= 1
-                if not waiting.lacks:
+                waiting.missing -= 1
+                if not waiting.missing:
                     self._wait_for(waiting, at)
 
     # summing up -------------------------------------------------------------------------------------------
 
     def _close_bin(self) -> None:
-        at, width, series = round(self._bin * self._width, 6), self._width, self._series
-        series["depth"].append((at, rounded(self._depth.mean(at + width))))
-        series["completed"].append((at, rounded(self._completed_here * 60 / width)))
-        series["failed"].append((at, rounded(self._failed_here * 60 / width)))
+        at, width, found = round(self._bin * self._width, 6), self._width, self._sum
+        found.depth.append((at, rounded(self._depth.mean(at + width))))
+        found.completed_per_minute.append((at, rounded(self._completed_here * 60 / width)))
+        found.failed_per_minute.append((at, rounded(self._failed_here * 60 / width)))
         if self._latency_here.count:
-            found = self._latency_here.percentiles(0.5, 0.95, 0.99)
-            for name, value in zip(("p50", "p95", "p99"), found, strict=True):
-                series[name].append((at, rounded(value)))
+            values = self._latency_here.percentiles(*PERCENTILES.values())
+            for name, value in zip(PERCENTILES, values, strict=True):
+                getattr(found, name).append((at, rounded(value)))
         for gauge in self._services.values():
             gauge.point(at, width)
         self._completed_here = self._failed_here = 0
@@ -347,15 +322,15 @@ class Metrics:
 
     def _coarsen(self) -> None:
         """Merge every two points, because the run takes longer than expected."""
-        for name in ("depth", "completed", "failed"):
-            self._series[name] = halved(self._series[name])
         self._width *= 2
-        for name in ("p50", "p95", "p99"):
+        for name in MEANS:
+            setattr(self._sum, name, halved(getattr(self._sum, name)))
+        for name in PERCENTILES:
             worst: dict[float, float] = {}
-            for at, value in self._series[name]:
+            for at, value in getattr(self._sum, name):
                 begin = round(at // self._width * self._width, 6)
                 worst[begin] = max(value, worst.get(begin, 0.0))
-            self._series[name] = list(worst.items())
+            setattr(self._sum, name, list(worst.items()))
         for gauge in self._services.values():
             gauge.coarsen()
         self._bin //= 2
@@ -366,83 +341,52 @@ class Metrics:
 
     def finish(self, outcome: Outcome) -> Summary:
         """The summary of a run that is over."""
-        took = outcome.ended_at - outcome.began_at
+        took, found = outcome.ended_at - outcome.began_at, self._sum
         while self._bin * self._width < took:
             self._close_bin()
-        services = {name: service.summary(took) for name, service in self._services.items()}
-        for name, amount in outcome.refused.items():
-            services[name].refused = amount
-        count, ended = self._count, self._count["completed"] + self._count["skipped"] + self._count["failed"]
-        return Summary(
-            name=self._config.name,
-            seed=self._config.seed,
-            duration=rounded(self._config.duration),
-            took=rounded(took),
-            submitted=outcome.submitted,
-            rejected=dict(sorted(outcome.rejected.items())),
-            completed=count["completed"],
-            skipped=count["skipped"],
-            failed=count["failed"],
-            cancelled=count["cancelled"],
-            unfinished=len(self._live),
-            attempts=count["attempts"],
-            retries=count["retries"],
-            retried=count["retried"],
-            retry_rate=_share(count["retries"], count["attempts"]),
-            recovered=count["recovered"],
-            success_after_retry=_share(count["recovered"], count["retried"]),
-            lost=count["lost"],
-            success_rate=_share(ended - count["failed"], ended),
-            throughput=rounded(count["completed"] * 60 / max(took, 1e-9)),
-            latency=self._latency.spread(),
-            wait=self._wait.spread(),
-            run=self._run.spread(),
-            waits={f"{key:g}": self._waits[key].spread() for key in sorted(self._waits, reverse=True)},
-            depth_peak=self._depth.peak,
-            depth_peak_at=rounded(self._depth.peak_at),
-            depth_mean=rounded(self._depth.total / max(took, 1e-9)),
-            depth_end=self._depth.value,
-            inversions=count["inversions"],
-            inversion_pairs=count["pairs"],
-            out_of_order_starts=count["out_of_order"],
-            services=services,
-            circuits=self._circuits,
-            errors=dict(sorted(self._errors.items(), key=lambda pair: (-pair[1], pair[0]))),
-            events=dict(sorted(self._events.items())),
-            missed=outcome.missed,
-            kills=outcome.kills,
-            rebuilds=outcome.rebuilds,
-            bottleneck=bottleneck(services),
-            step=float(self._width),
-            depth=self._series["depth"],
-            completed_per_minute=self._series["completed"],
-            failed_per_minute=self._series["failed"],
-            latency_p50=self._series["p50"],
-            latency_p95=self._series["p95"],
-            latency_p99=self._series["p99"],
+        found.took, found.step = rounded(took), float(self._width)
+        found.submitted, found.missed = outcome.submitted, outcome.missed
+        found.kills, found.rebuilds = outcome.kills, outcome.rebuilds
+        found.rejected = dict(sorted(outcome.rejected.items()))
+        found.unfinished = len(self._live)
+        found.retry_rate = _share(found.retries, found.attempts)
+        found.success_after_retry = _share(found.recovered, found.retried)
+        succeeded = found.completed + found.skipped
+        found.success_rate = _share(succeeded, succeeded + found.failed)
+        found.throughput = rounded(found.completed * 60 / max(took, 1e-9))
+        found.latency, found.wait, found.run = (
+            one.spread() for one in (self._latency, self._wait, self._run)
         )
+        found.waits = {f"{key:g}": self._waits[key].spread() for key in sorted(self._waits, reverse=True)}
+        found.depth_peak, found.depth_peak_at = self._depth.peak, rounded(self._depth.peak_at)
+        found.depth_mean, found.depth_end = rounded(self._depth.total / max(took, 1e-9)), self._depth.value
+        found.errors = dict(sorted(found.errors.items(), key=lambda pair: (-pair[1], pair[0])))
+        found.events = dict(sorted(found.events.items()))
+        found.services = {name: service.summary(took) for name, service in self._services.items()}
+        for name, amount in outcome.refused.items():
+            found.services[name].refused = amount
+        found.bottleneck = bottleneck(found.services)
+        return found
 
 
 def bottleneck(services: dict[str, ServiceSummary]) -> str:
-    """What held the work up most, in words."""
+    """The limit that delayed units most, in words."""
     found: list[tuple[float, str]] = []
     for name, service in services.items():
-        if service.circuit_open_share >= PRESSING:
-            share = service.circuit_open_share
-            found.append((share, f"circuit of {name}: open for {span(service.circuit_open)} ({share:.0%})"))
-        if service.rate_limited_share >= PRESSING:
-            share = service.rate_limited_share
-            rates = ", ".join(map(pretty_rate, service.rates))
-            found.append((share, f"rate of {name} ({rates}): let nothing start {share:.0%} of the time"))
+        is_open, limited, full = service.circuit_open_share, service.rate_limited_share, service.full_share
+        rates = ", ".join(map(pretty_rate, service.rates))
+        if is_open >= PRESSING:
+            text = f"circuit of {name}: open for {span(service.circuit_open)} ({is_open:.0%})"
+            found.append((is_open, text))
+        if limited >= PRESSING:
+            found.append((limited, f"rate of {name} ({rates}): let nothing start {limited:.0%} of the time"))
         for quantity, one in service.quantities.items():
             if one.share >= SPENT:
                 rates = ", ".join(map(pretty_rate, one.rates))
                 found.append((one.share, f"{quantity} of {name} ({rates}): {one.share:.0%} of it used"))
-        if service.full_share >= PRESSING:
-            share = service.full_share
-            found.append(
-                (share, f"concurrency of {name} ({service.concurrent}): full {share:.0%} of the time")
-            )
+        if full >= PRESSING:
+            text = f"concurrency of {name} ({service.concurrent}): full {full:.0%} of the time"
+            found.append((full, text))
     for name, service in () if found else services.items():
         share = service.waiting_share
         if service.is_adaptive and share >= PRESSING:

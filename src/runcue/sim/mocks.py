@@ -1,10 +1,10 @@
-"""Mock services, with delays and failures drawn at random.
+"""Mock services: calls with random delays and failures.
 
 Rules:
-- What a call does follows from the seed, the service, the work and the attempt alone, never from the order of
-  calls. Two runs that differ in one limit meet the same luck, so that their difference is that limit's.
-- Raising one rate turns calls that went well into failures and leaves the others as they were.
-- Knobs may be turned at any time and hold for calls that begin afterwards.
+- What a call does depends only on the seed, the service, the unit and the attempt, never on the order of calls. So
+  two runs that differ in one limit differ by the effect of that limit alone.
+- A higher error rate turns successful calls into failures and leaves all other calls as they were.
+- Knobs may be changed at any time; calls that begin later follow them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import NoReturn
 
 import msgspec
 
 import runcue
 from runcue.sim.behaviour import Behaviour, Latency
 from runcue.sim.limits import Allows, Amount, windows
+from runcue.sim.promise import Call
 
 PERIOD = 120.0
 FAILING = 40.0
@@ -41,23 +41,6 @@ Script = Sequence[tuple[float, str]]
 """What the attempts of one unit do, if it is known: seconds, and one of the words above."""
 
 
-class Call(msgspec.Struct, frozen=True, gc=False):
-    """One call as the service saw it."""
-
-    service: str
-    work_id: str
-    attempt: int
-    node: int
-    entered_at: float
-    left_at: float
-    how: str
-    services: tuple[str, ...] = ()
-    """All services that its unit runs on, as the handler sees them."""
-    charges: tuple[tuple[str, float], ...] = ()
-    """The amounts that its handler charged."""
-    is_kept: bool = True
-
-
 class Knobs(msgspec.Struct):
     """What can be changed while it runs."""
 
@@ -67,7 +50,7 @@ class Knobs(msgspec.Struct):
 
 
 class MockService:
-    """A service with a behaviour. It enforces only what it `allows`: keeping the other limits is up to runcue."""
+    """A service with a behaviour. It enforces only what it `allows`; runcue has to keep the other limits."""
 
     def __init__(
         self,
@@ -82,12 +65,11 @@ class MockService:
         self.behaviour = behaviour
         self.knobs = Knobs(behaviour.error_rate)
         self.calls: list[Call] = []
-        self.amount = 0
-        """Calls so far, whether or not they are kept."""
+        self._amount = 0
         self._keep = keep
-        self._salt = random.getrandbits(64)
         self.refused = 0
         """Calls that it refused as too many."""
+        self._salt = random.getrandbits(64)
         self._began_at = began_at
         self._allows = None if behaviour.allows is None else FarSide(behaviour.allows)
         self._running: dict[int, asyncio.Future[None]] = {}
@@ -106,18 +88,20 @@ class MockService:
         services: tuple[str, ...] = (),
         charges: tuple[tuple[str, float], ...] = (),
     ) -> None:
-        """Take some time, and then return, raise, or hang until cancelled. `charges` is what it will have used."""
+        """Take some time, then return, raise, or hang until cancelled. `charges` is what a success uses."""
         loop = asyncio.get_running_loop()
         now = clock_of(loop)
         entered_at = now()
         if self._began_at is None:
             self._began_at = entered_at
-        if self._allows is not None:
-            wait = self._allows.refuses(entered_at, charges, len(self._running))
-            if wait is not None:
-                self._refuse(work_id, attempt, node, entered_at, services, charges, wait)
+        call = Call(work_id, attempt, node, entered_at, services)
+        wait = None if self._allows is None else self._allows.refuses(entered_at, charges, len(self._running))
+        if wait is not None:
+            self.refused += 1
+            self._log(call, entered_at, REFUSED, tuple((quantity, 0.0) for quantity, _ in charges))
+            raise runcue.RateLimited(retry_after=wait)
         seconds, how = self._fate(work_id, attempt, entered_at - self._began_at, script)
-        number = self.amount = self.amount + 1
+        number = self._amount = self._amount + 1
         future: asyncio.Future[None] = loop.create_future()
         timer = None if how == HUNG else loop.call_later(seconds, _end, future)
         self._running[number] = future
@@ -133,31 +117,17 @@ class MockService:
             if timer is not None:
                 timer.cancel()
             del self._running[number]
-            if self._keep:
-                used = charges if how == RETURNED else ()
-                self.calls.append(
-                    Call(self.name, work_id, attempt, node, entered_at, now(), how, services, used)
-                )
+            self._log(call, now(), how, charges if how == RETURNED else ())
         if how == ERROR:
             raise OSError(f"{self.name} is unavailable")
         if how == PERMANENT:
             raise runcue.Permanent(f"{self.name} refuses this for good")
 
-    def _refuse(
-        self,
-        work_id: str,
-        attempt: int,
-        node: int,
-        at: float,
-        services: tuple[str, ...],
-        charges: tuple[tuple[str, float], ...],
-        wait: float,
-    ) -> NoReturn:
-        self.refused += 1
+    def _log(self, call: Call, at: float, how: str, charges: tuple[tuple[str, float], ...]) -> None:
+        """Keep a call that is over, if calls are kept."""
+        call.left_at, call.how, call.charges = at, how, charges
         if self._keep:
-            unused = tuple((quantity, 0.0) for quantity, _ in charges)
-            self.calls.append(Call(self.name, work_id, attempt, node, at, at, REFUSED, services, unused))
-        raise runcue.RateLimited(retry_after=wait)
+            self.calls.append(call)
 
     def break_one(self) -> bool:
         """Let the oldest call that is under way fail at once; False when there is none."""
@@ -201,7 +171,7 @@ class MockService:
 
 
 class FarSide:
-    """What a service itself accepts: exact sliding windows over the calls that it accepted."""
+    """What a service itself accepts: exact sliding windows over its accepted calls."""
 
     def __init__(self, allows: Allows) -> None:
         self._concurrent = allows.concurrent
@@ -239,7 +209,7 @@ class FarSide:
             over -= amount
             if over <= 0:
                 return max(at + per - now, SOON)
-        return 0.0  # what is more than all of it is taken when there is nothing else
+        return 0.0  # a call that needs more than the whole window is accepted when the window is empty
 
 
 def draw(latency: Latency | Amount, random: Random) -> float:

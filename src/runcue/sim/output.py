@@ -1,9 +1,9 @@
-"""Where results go: looked at before the run, which may take a while, and written when it is over.
+"""Where results go: checked before the run, which may take a while, and written after it.
 
 Rules:
-- A target is the name of a file, or `-` for stdout, which one result can have to itself.
-- Nothing is opened before there is something to write: a target may be a pipe that somebody reads.
-- What a run is made from is never written over.
+- A target is the name of a file, or `-` for stdout, which only one result may use.
+- A target is opened only when there is something to write: it may be a pipe.
+- The files that a run is made from are never overwritten.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STDOUT = "-"
 
 
 def check(targets: Mapping[str, str | None], sources: Mapping[str, str | None]) -> None:
-    """Refuse what cannot be written, and what is wanted for two things; both by the option that named it."""
+    """Refuse a target that cannot be written or is named twice; the message names the option."""
     taken = {_place(source): option for option, source in sources.items() if source not in {None, STDOUT}}
     for option, target in targets.items():
         if target is None:
@@ -31,7 +31,8 @@ def check(targets: Mapping[str, str | None], sources: Mapping[str, str | None]) 
         place = _place(target)
         if place in taken:
             raise BadConfig(option, f"another file than that of {taken[place]}", target)
-        if target == STDOUT or _is_kept(target):
+        # two results may go to one device, such as /dev/null, but not to one file
+        if target == STDOUT or Path(target).is_file() or not Path(target).exists():
             taken[place] = option
 
 
@@ -58,9 +59,3 @@ def _check_file(option: str, target: str) -> None:
 
 def _place(target: str) -> str | Path:
     return STDOUT if target == STDOUT else Path(target).resolve()
-
-
-def _is_kept(target: str) -> bool:
-    """True for a file that keeps what is written, or would; a device takes anything."""
-    path = Path(target)
-    return path.is_file() or not path.exists()

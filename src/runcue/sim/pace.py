@@ -1,9 +1,4 @@
-"""How fast a simulation runs: as fast as the machine allows, at a multiple of real time, or on a real loop.
-
-Rules:
-- A pace changes nothing but the waiting: at `speed` 10 the run is the same, byte for byte, as at full speed.
-- `in_real_time` is another thing: a real loop and the system's clock, where chance and the machine have their say.
-"""
+"""Runs a simulation at a multiple of real time. The run is the same, byte for byte, as at full speed."""
 
 from __future__ import annotations
 
@@ -11,28 +6,14 @@ import asyncio
 import time
 
 from runcue.sim.world import Outcome, Simulation
-from runcue.testing import VirtualLoop, run
+from runcue.testing import VirtualLoop
 
 TICK = 0.05
 """Real seconds between two looks at the clock."""
 
 
-def at_full_speed(simulation: Simulation) -> Outcome:
-    """On virtual time, as fast as it goes."""
-    return run(simulation.run())
-
-
-def at_speed(simulation: Simulation, speed: float) -> Outcome:
-    """On virtual time, so many of its seconds in a real one."""
-    return run(_paced(simulation, speed))
-
-
-def in_real_time(simulation: Simulation) -> Outcome:
-    """On a real loop, with the system's clock."""
-    return asyncio.run(simulation.run())
-
-
-async def _paced(simulation: Simulation, speed: float) -> Outcome:
+async def at_speed(simulation: Simulation, speed: float) -> Outcome:
+    """Run on a virtual loop, that many of its seconds in a real one."""
     pacer = asyncio.create_task(_pace(speed), name="sim pace")
     try:
         return await simulation.run()

@@ -1,24 +1,23 @@
-"""The report as one page: figures, plots, limits, violations, and how to run the same again.
+"""The report as one HTML page: figures, plots, limits, violations, and how to repeat the run.
 
 Rules:
-- One file, readable for ever: style, script and plots are in it, and it asks no network for anything. Its own
-  policy forbids everything else, so that a name from a configuration could do nothing even if it got through.
+- One file without any external resource: style, script and plots are in it. Its content security policy forbids
+  everything else, so that a name from a configuration could do nothing even if it were not escaped.
 - The same run gives the same bytes: no date, no version, no path.
-- Nothing is said by colour alone, and nothing is lost without the script: it only reads the plots out.
+- Words repeat what colours say. The script only shows values under the pointer; without it nothing is missing.
 - It stays small however long the run was and however many services it has.
-- Of two runs it shows the changed one, and beside it how the base was: in a table, and as a line in the plots.
+- Of two runs it shows the changed one, and compares it with the base: in a table, and as a line in the plots.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
-
-import msgspec
 
 from runcue.sim.again import as_yaml, command_of
 from runcue.sim.check import Violation
@@ -27,6 +26,7 @@ from runcue.sim.config import Config
 from runcue.sim.metrics import Series, ServiceSummary, Summary
 from runcue.sim.plots import Band, Line, Point, chart, moment, said
 from runcue.sim.reading import amount, pretty_rate, rate_of, span
+from runcue.sim.report import Run
 from runcue.sim.world import Outcome
 
 MOST_PLOTTED = 12
@@ -44,16 +44,6 @@ FINEST = 400
 LONGEST = 600
 
 
-class Before(msgspec.Struct):
-    """The run without the changes, which the page is to be compared with."""
-
-    summary: Summary
-    outcome: Outcome
-    config: Config
-    changes: list[str]
-    violations: Sequence[Violation] | None = None
-
-
 def page(
     summary: Summary,
     outcome: Outcome,
@@ -61,32 +51,35 @@ def page(
     *,
     violations: Sequence[Violation] | None = None,
     command: str | None = None,
-    before: Before | None = None,
+    before: Run | None = None,
+    changes: Sequence[str] = (),
 ) -> str:
     """The report of one run; `violations` is None when nobody checked, `command` what was typed to get it.
 
-    `before` is the run that this one is to be compared with.
+    `before` is the run without the `changes`, which this one is compared with.
     """
     base = None if before is None else before.summary
     script = _part("page.js")
+    # the page's policy allows the script with this digest and no other
+    digest = hashlib.sha256(f"\n{script}".encode()).digest()
     end = max(summary.took, 0.001 if base is None else base.took, 0.001)
     bands = _bands(summary, end)
     services = sorted(summary.services.items(), key=lambda pair: (-pair[1].starts, pair[0]))
     parts = {
-        "hash": _hash(f"\n{script}"),
+        "hash": f"sha256-{base64.b64encode(digest).decode()}",
         "title": f"{escape(config.name)} · runcue-sim",
         "style": _part("page.css"),
         "script": script,
         "name": escape(config.name),
         "subtitle": escape(_subtitle(summary, outcome, config)),
-        "verdict": _verdicts(summary, outcome, violations, before),
+        "verdict": _verdicts(summary, outcome, violations, before, changes),
         "figures": _figures(summary),
         "compared": _compared(summary, before),
         "plots": _plots(summary, base, end, _merged(band for some in bands.values() for band in some)),
         "services": "\n".join(_service(name, one, bands.get(name, []), summary, end, base)
                               for name, one in services[:MOST_PLOTTED]) + _others(services[MOST_PLOTTED:]),
         "details": _priorities(summary) + _errors(summary),
-        "repeat": _repeat(config, command) if before is None else _repeat(before.config, command, before.changes),
+        "repeat": _repeat(config, command) if before is None else _repeat(before.config, command, changes),
     }  # fmt: skip
     return _filled(_part("page.html"), parts)
 
@@ -95,32 +88,19 @@ def _part(name: str) -> str:
     return files("runcue.sim").joinpath(name).read_text(encoding="utf-8")
 
 
-def _hash(script: str) -> str:
-    """What a policy has to say so that this script may run, and no other."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
-
-
 def _filled(template: str, parts: dict[str, str]) -> str:
-    """The template with its places filled, in one go: nothing that is put in is looked at again."""
-    pieces = template.split("{{")
-    filled = [pieces[0]]
-    for piece in pieces[1:]:
-        name, _, rest = piece.partition("}}")
-        filled += [parts[name], rest]
-    return "".join(filled)
+    """Put the parts in their places of the template; a part is not searched for places."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], template)
 
 
 # head -----------------------------------------------------------------------------------------------------
 
 
 def _subtitle(summary: Summary, outcome: Outcome, config: Config) -> str:
-    nodes = f"{config.nodes} nodes on one file" if config.nodes > 1 else f"queue in {_article(config.store)}"
-    parts = [
-        f"{span(config.duration)} of arrivals",
-        f"{span(summary.took)} in all",
-        nodes,
-        f"seed {config.seed}",
-    ]
+    where = "queue in a file" if config.store == "file" else "queue in memory"
+    nodes = f"{config.nodes} nodes on one file" if config.nodes > 1 else where
+    times = f"{span(config.duration)} of arrivals · {span(summary.took)} in all"
+    parts = [times, nodes, f"seed {config.seed}"]
     if summary.kills:
         parts.append(f"{summary.kills} killed" if summary.kills > 1 else "one node killed")
     if not outcome.is_whole:
@@ -128,18 +108,18 @@ def _subtitle(summary: Summary, outcome: Outcome, config: Config) -> str:
     return " · ".join(parts)
 
 
-def _article(store: str) -> str:
-    return "a file" if store == "file" else store
-
-
 def _verdicts(
-    summary: Summary, outcome: Outcome, violations: Sequence[Violation] | None, before: Before | None
+    summary: Summary,
+    outcome: Outcome,
+    violations: Sequence[Violation] | None,
+    before: Run | None,
+    changes: Sequence[str],
 ) -> str:
     """The verdict of the check and the bottleneck, of each run where there are two."""
     if before is None:
         return _verdict(violations, outcome) + _fact("Bottleneck", summary.bottleneck)
     return (
-        _fact("Changed", ", ".join(before.changes))
+        _fact("Changed", ", ".join(changes))
         + _verdict(before.violations, before.outcome, "Base: ")
         + _verdict(violations, outcome, "Changed: ")
         + _fact("Bottleneck of the base", before.summary.bottleneck)
@@ -147,12 +127,11 @@ def _verdicts(
     )
 
 
-def _compared(summary: Summary, before: Before | None) -> str:
+def _compared(summary: Summary, before: Run | None) -> str:
     if before is None:
         return ""
-    return _table(
-        "Base and changed", ("", "base", "changed", "difference"), cells(before.summary, summary)
-    ) + (
+    heads = ("", "base", "changed", "difference")
+    return _table("Base and changed", heads, cells(before.summary, summary)) + (
         '<p class="hint">The figures above and the plots below are of the changed run; '
         "dashed lines are the base, which has the same seed.</p>"
     )
@@ -163,20 +142,15 @@ def _verdict(violations: Sequence[Violation] | None, outcome: Outcome, run: str 
         return ""
     if not violations:
         return f'<p class="verdict">{run}<strong>Checked:</strong> every promise was kept.</p>'
-    items = "".join(
-        f"<li><strong>{escape(one.rule)}</strong> <span>at {_moment(one.at, outcome)}</span> "
-        f"{escape(_cut(one.text))}{_works(one.work_ids)}</li>"
-        for one in violations[:MOST_SHOWN]
-    )
+    items = ""
+    for one in violations[:MOST_SHOWN]:  # their times are queue time, or seconds of the run
+        at = moment(max(0.0, one.at - outcome.began_at if one.at >= outcome.began_at else one.at))
+        items += f"<li><strong>{escape(one.rule)}</strong> <span>at {at}</span> "
+        items += f"{escape(_cut(one.text))}{_works(one.work_ids)}</li>"
     more = len(violations) - MOST_SHOWN
     rest = f"<p>… and {more:,} more</p>" if more > 0 else ""
     many = "1 promise was" if len(violations) == 1 else f"{len(violations):,} promises were"
     return f'<div class="verdict bad">{run}<strong>{many} not kept.</strong><ol>{items}</ol>{rest}</div>'
-
-
-def _moment(at: float, outcome: Outcome) -> str:
-    """When that was, whether it is told in queue time or in seconds of the run."""
-    return moment(max(0.0, at - outcome.began_at if at >= outcome.began_at else at))
 
 
 def _works(ids: Sequence[str]) -> str:
@@ -192,31 +166,29 @@ def _fact(title: str, text: str) -> str:
 
 def _figures(summary: Summary) -> str:
     latency = summary.latency
+    retried = _percent(summary.success_after_retry) if summary.retried else "–"
     figures = [
-        ("completed", f"{summary.completed:,}", f"of {summary.submitted:,}", False),
-        ("throughput", said(summary.throughput, "minute"), "", False),
-        ("latency p50", said(latency.p50, "seconds"), "", False),
-        ("latency p95", said(latency.p95, "seconds"), "", False),
-        ("latency p99", said(latency.p99, "seconds"), "", False),
-        ("success", _percent(summary.success_rate), "", False),
-        ("failed", f"{summary.failed:,}", "", summary.failed > 0),
-        ("retries", f"{summary.retries:,}", "", False),
-        ("success after retry", _percent(summary.success_after_retry) if summary.retried else "–", "", False),
-        ("peak depth", f"{summary.depth_peak:,}", f"at {moment(summary.depth_peak_at)}", False),
-        ("priority inversions", f"{summary.inversions:,}", "", False),
-        ("out-of-order starts", f"{summary.out_of_order_starts:,}", "", False),
+        ("completed", f"{summary.completed:,}", f"of {summary.submitted:,}"),
+        ("throughput", said(summary.throughput, "minute"), ""),
+        *((f"latency {name}", said(getattr(latency, name), "seconds"), "") for name in ("p50", "p95", "p99")),
+        ("success", _percent(summary.success_rate), ""),
+        ("failed", f"{summary.failed:,}", ""),
+        ("retries", f"{summary.retries:,}", ""),
+        ("success after retry", retried, ""),
+        ("peak depth", f"{summary.depth_peak:,}", f"at {moment(summary.depth_peak_at)}"),
+        ("priority inversions", f"{summary.inversions:,}", ""),
+        ("out-of-order starts", f"{summary.out_of_order_starts:,}", ""),
     ]
-    more = (
-        ("unfinished", summary.unfinished, True), ("skipped", summary.skipped, False),
-        ("cancelled", summary.cancelled, False), ("rejected", sum(summary.rejected.values()), False),
-        ("attempts lost with a node", summary.lost, False), ("rebuilds", summary.rebuilds, False),
-    )  # fmt: skip
-    figures += [(name, f"{amount:,}", "", is_bad) for name, amount, is_bad in more if amount]
-    rows = "\n".join(_figure(*figure) for figure in figures)
+    more = {"unfinished": summary.unfinished, "skipped": summary.skipped, "cancelled": summary.cancelled,
+            "rejected": sum(summary.rejected.values()), "attempts lost with a node": summary.lost,
+            "rebuilds": summary.rebuilds}  # fmt: skip
+    figures += [(name, f"{amount:,}", "") for name, amount in more.items() if amount]
+    bad = {name for name in ("failed", "unfinished") if getattr(summary, name)}
+    rows = "\n".join(_figure(*figure, is_bad=figure[0] in bad) for figure in figures)
     return f'<dl class="figures">\n{rows}\n</dl>'
 
 
-def _figure(name: str, value: str, note: str, is_bad: bool) -> str:
+def _figure(name: str, value: str, note: str, *, is_bad: bool) -> str:
     kind = ' class="bad"' if is_bad else ""
     small = f" <small>{escape(note)}</small>" if note else ""
     return f"<div{kind}><dt>{escape(name)}</dt><dd>{escape(value)}{small}</dd></div>"
@@ -226,24 +198,27 @@ def _figure(name: str, value: str, note: str, is_bad: bool) -> str:
 
 
 def _plots(summary: Summary, base: Summary | None, end: float, bands: Sequence[Band]) -> str:
-    step, took = summary.step, summary.took
+    step = summary.step
     colored = " · shaded: a circuit is open" if bands else ""
-    depth, completed, latency = list[Line](), list[Line](), list[Line]()
+
+    def of(
+        run: Summary, name: str, series: Series, tone: str, filled: bool = False, peak: float | None = None
+    ) -> Line:
+        return Line(name, _middle(series, run.step, run.took), tone, filled, peak)
+
+    depth = [of(summary, "waiting", summary.depth, "a", True, summary.depth_peak)]
+    completed = [of(summary, "completed", summary.completed_per_minute, "d", True),
+                 of(summary, "failed", summary.failed_per_minute, "b")]  # fmt: skip
+    latency = [of(summary, "p99", summary.latency_p99, "c"), of(summary, "p95", summary.latency_p95, "b"),
+               of(summary, "p50", summary.latency_p50, "a")]  # fmt: skip
     if base is not None:
-        width, until = base.step, base.took
-        depth = [Line("base", _middle(base.depth, width, until), "was", peak=base.depth_peak)]
-        completed = [Line("base", _middle(base.completed_per_minute, width, until), "was")]
-        latency = [Line("base p95", _middle(base.latency_p95, width, until), "was")]
-    depth.append(Line("waiting", _middle(summary.depth, step, took), "a", True, summary.depth_peak))
-    completed += [Line("completed", _middle(summary.completed_per_minute, step, took), "d", True),
-                  Line("failed", _middle(summary.failed_per_minute, step, took), "b")]  # fmt: skip
-    latency += [Line("p99", _middle(summary.latency_p99, step, took), "c"),
-                Line("p95", _middle(summary.latency_p95, step, took), "b"),
-                Line("p50", _middle(summary.latency_p50, step, took), "a")]  # fmt: skip
+        depth.insert(0, of(base, "base", base.depth, "was", peak=base.depth_peak))
+        completed.insert(0, of(base, "base", base.completed_per_minute, "was"))
+        latency.insert(0, of(base, "base p95", base.latency_p95, "was"))
     return "\n".join([
-        chart("Queue depth", depth, end=end, bands=bands, note=f"works that wait, mean of {span(step)}{colored}"),
+        chart("Queue depth", depth, end=end, bands=bands, note=f"units that wait, mean of {span(step)}{colored}"),
         chart("Throughput", completed, end=end, unit="minute", bands=bands,
-              note=f"works completed, attempts failed, mean of {span(step)}"),
+              note=f"units completed, attempts failed, mean of {span(step)}"),
         chart("Latency", latency, end=end, unit="seconds", bands=bands,
               note=f"from submission to completion, of what completed in {span(step)}"),
     ])  # fmt: skip
@@ -299,32 +274,27 @@ def _service(
         chart("At once", running, end=end, bands=drawn, limit=one.concurrent, is_small=True,
               note=f"mean of {span(summary.step)}")
     ]  # fmt: skip
-    for text in one.rates[:4]:
-        window = pretty_rate(text).partition("/")[2]
-        line = Line("started", _window(one.starts_per_minute, summary, text), "d", True)
-        charts.append(_limit_chart(f"Starts per {window}", line, text, summary, end, drawn))
-    for quantity, use in list(one.quantities.items())[:4]:
-        for text in use.rates[:2]:
-            title = f"{quantity} per {pretty_rate(text).partition('/')[2]}"
-            line = Line("used", _window(use.per_minute, summary, text), "c", True)
-            charts.append(_limit_chart(title, line, text, summary, end, drawn))
+    plotted = [("Starts", "started", "d", one.starts_per_minute, rate) for rate in one.rates[:4]]
+    plotted += [(quantity, "used", "c", use.per_minute, rate)
+                for quantity, use in list(one.quantities.items())[:4] for rate in use.rates[:2]]  # fmt: skip
+    for what, label, tone, series, text in plotted:
+        limit, per = rate_of(text)
+        points = _middle(_used(series, summary.step, int(limit), per), summary.step, summary.took)
+        # where a point stands for more than one window it is their mean
+        note = f"mean of {span(summary.step)}" if summary.step > per else f"in the last {span(per)}"
+        title = f"{what} per {pretty_rate(text).partition('/')[2]}"
+        charts.append(chart(title, [Line(label, points, tone, True)], end=end, bands=drawn, limit=limit,
+                            is_small=True, note=note))  # fmt: skip
     limits = [f"{one.concurrent} at once"] if one.concurrent is not None else []
     limits += [pretty_rate(rate) for rate in one.rates]
-    limits += [
-        f"{quantity} {pretty_rate(rate)}" for quantity, use in one.quantities.items() for rate in use.rates
-    ]
-    facts = [
-        amount(one.starts, "start"),
-        f"{one.failed:,} failed",
-        f"{_percent(one.full_share)} of the time full",
-    ]
+    full = f"{_percent(one.full_share)} of the time full"
+    facts = [amount(one.starts, "start"), f"{one.failed:,} failed", full]
     if one.rate_limited:
-        facts.append(
-            f"held back by its rate for {span(one.rate_limited)} ({_percent(one.rate_limited_share)})"
-        )
-    facts += [
-        f"{use.used:,.10g} {quantity} ({_percent(use.share)})" for quantity, use in one.quantities.items()
-    ]
+        share = _percent(one.rate_limited_share)
+        facts.append(f"held back by its rate for {span(one.rate_limited)} ({share})")
+    for quantity, use in one.quantities.items():
+        limits += [f"{quantity} {pretty_rate(rate)}" for rate in use.rates]
+        facts.append(f"{use.used:,.10g} {quantity} ({_percent(use.share)})")
     if one.refused:
         facts.append(f"{one.refused:,} refused by the far side")
     circuit = f'<p class="changes">{escape(_changes(name, summary, one))}</p>' if bands else ""
@@ -335,33 +305,13 @@ def _service(
     )
 
 
-def _window(series: Series, summary: Summary, rate: str) -> list[Point]:
-    limit, per = rate_of(rate)
-    return _middle(_used(series, summary.step, int(limit), per), summary.step, summary.took)
-
-
-def _limit_chart(
-    title: str, line: Line, rate: str, summary: Summary, end: float, bands: Sequence[Band]
-) -> str:
-    """The use of one rate beside its limit; where a point stands for more than one window it is their mean."""
-    limit, per = rate_of(rate)
-    note = f"mean of {span(summary.step)}" if summary.step > per else f"in the last {span(per)}"
-    return chart(title, [line], end=end, bands=bands, limit=limit, is_small=True, note=note)
-
-
 def _others(services: Sequence[tuple[str, ServiceSummary]]) -> str:
     if not services:
         return ""
-    rows = [
-        (
-            name,
-            f"{one.starts:,}",
-            f"{one.failed:,}",
-            _percent(one.full_share),
-            _percent(one.rate_limited_share),
-        )
-        for name, one in services[:MOST_SHOWN]
-    ]
+    rows = []
+    for name, one in services[:MOST_SHOWN]:
+        shares = _percent(one.full_share), _percent(one.rate_limited_share)
+        rows.append((name, f"{one.starts:,}", f"{one.failed:,}", *shares))
     more = len(services) - MOST_SHOWN
     note = f'<p class="hint">… and {more:,} more</p>' if more > 0 else ""
     return _table("Other services", ("service", "starts", "failed", "full", "held back by rate"), rows) + note
@@ -389,11 +339,9 @@ def _merged(bands: Iterable[Band], end: float | None = None) -> list[Band]:
     found: list[Band] = []
     for band in ordered:
         last = found[-1] if found else None
-        is_close = last is not None and band.begin - last.end < length / FINEST
-        is_short = band.end - band.begin < length / FINEST
-        if last is not None and (
-            band.begin < last.end or (is_close and (is_short or band.state == last.state))
-        ):
+        gap = length if last is None else band.begin - last.end
+        is_same = last is not None and (band.state == last.state or band.end - band.begin < length / FINEST)
+        if last is not None and (gap < 0 or (gap < length / FINEST and is_same)):
             found[-1] = Band(last.begin, max(last.end, band.end), last.state)
         else:
             found.append(band)
@@ -416,17 +364,12 @@ def _changes(name: str, summary: Summary, one: ServiceSummary) -> str:
 def _priorities(summary: Summary) -> str:
     if len(summary.waits) < 2:
         return ""
-    rows = [
-        (
-            name,
-            f"{wait.count:,}",
-            *(said(value, "seconds") for value in (wait.p50, wait.p95, wait.p99, wait.max)),
-        )
-        for name, wait in list(summary.waits.items())[:MOST_SHOWN]
-    ]
-    return _table(
-        "Wait until the first start, by priority", ("priority", "works", "p50", "p95", "p99", "most"), rows
-    )
+    rows = []
+    for name, wait in list(summary.waits.items())[:MOST_SHOWN]:
+        times = (said(value, "seconds") for value in (wait.p50, wait.p95, wait.p99, wait.max))
+        rows.append((name, f"{wait.count:,}", *times))
+    heads = ("priority", "units", "p50", "p95", "p99", "most")
+    return _table("Wait until the first start, by priority", heads, rows)
 
 
 def _errors(summary: Summary) -> str:

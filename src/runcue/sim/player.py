@@ -1,10 +1,8 @@
-"""Plays a simulation at the pace of whoever watches: so many seconds at a time, with its knobs in reach.
+"""Plays a simulation step by step for a live screen, and changes its error rates, latencies and arrivals meanwhile.
 
 Rules:
-- Time is virtual here as everywhere: a run that nobody interferes with takes the same course as one that nobody
-  watches.
-- One thread at a time: whoever shows the scenes on another loop calls `advance`, `do` and `close` from one thread of
-  its own, one after the other.
+- Time is virtual: watching a run does not change it.
+- `advance`, `do` and `close` are called one after the other, and all from one thread.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 import runcue
+from runcue.sim import mocks
 from runcue.sim.config import Config
 from runcue.sim.scene import LOUD, MOST_RECENT, Knobs, Scene
 from runcue.sim.workload import Arrival
@@ -23,14 +22,14 @@ from runcue.sim.world import Listener, Outcome, Simulation
 from runcue.testing import VirtualLoop, settle
 
 SLICES = 20
-"""In how many parts an advance is taken when it has to end in time."""
+"""An advance that has to end in time looks at the clock this often."""
 
 HIGHEST_ERROR_RATE = 0.5
 SLOWEST, FASTEST = 0.1, 20.0
 
 
 class Player:
-    """A simulation that goes on when it is told to."""
+    """A simulation that goes on only while `advance` is called."""
 
     def __init__(
         self, config: Config, *listeners: Listener, arrivals: Iterable[Arrival] | None = None
@@ -130,21 +129,24 @@ class Player:
         )
 
     def _knobs(self) -> Knobs:
-        mocks = self.simulation.services
-        shown = mocks.get(self.chosen or "") or next(iter(mocks.values()))
+        services = self.simulation.services
+        shown = services.get(self.chosen or "") or next(iter(services.values()))
         return Knobs(
             error_rate=shown.knobs.error_rate,
             latency=shown.knobs.latency_factor,
             arrivals=self.simulation.rate_factor,
-            down=tuple(name for name, mock in mocks.items() if mock.knobs.is_down),
+            down=tuple(name for name, mock in services.items() if mock.knobs.is_down),
             chosen=self.chosen,
             is_paused=self.simulation.is_paused,
         )
 
     # knobs ------------------------------------------------------------------------------------------------
 
-    def _mocks(self) -> list[str]:
+    def _names(self) -> list[str]:
         return list(self.simulation.services) if self.chosen is None else [self.chosen]
+
+    def _chosen_knobs(self) -> list[mocks.Knobs]:
+        return [self.simulation.services[name].knobs for name in self._names()]
 
     def choose(self, step: int) -> None:
         """Let the keys be about the next service, or about all."""
@@ -153,8 +155,7 @@ class Player:
 
     def turn_error_rate(self, step: float) -> None:
         """Let more or fewer calls fail; past the end it begins anew at 0."""
-        for name in self._mocks():
-            knobs = self.simulation.services[name].knobs
+        for knobs in self._chosen_knobs():
             rate = round(knobs.error_rate + step, 4)
             if rate > HIGHEST_ERROR_RATE:
                 rate = HIGHEST_ERROR_RATE if knobs.error_rate < HIGHEST_ERROR_RATE else 0.0
@@ -162,8 +163,7 @@ class Player:
 
     def turn_latency(self, factor: float) -> None:
         """Let calls take longer or shorter."""
-        for name in self._mocks():
-            knobs = self.simulation.services[name].knobs
+        for knobs in self._chosen_knobs():
             knobs.latency_factor = _within(knobs.latency_factor * factor)
 
     def turn_arrivals(self, factor: float) -> None:
@@ -172,21 +172,18 @@ class Player:
 
     def break_services(self) -> None:
         """Let the chosen services fail every call, or no longer."""
-        mocks = [self.simulation.services[name] for name in self._mocks()]
-        is_down = not all(mock.knobs.is_down for mock in mocks)
-        for mock in mocks:
-            mock.knobs.is_down = is_down
+        knobs = self._chosen_knobs()
+        is_down = not all(one.is_down for one in knobs)
+        for one in knobs:
+            one.is_down = is_down
 
     def pause(self) -> None:
         """Let nothing more arrive, or go on."""
-        if self.simulation.is_paused:
-            self.simulation.resume()
-        else:
-            self.simulation.pause()
+        self.simulation.is_paused = not self.simulation.is_paused
 
     def kill_task(self) -> str | None:
         """Let one running task die and return its service, if there was one."""
-        return next((name for name in self._mocks() if self.simulation.services[name].break_one()), None)
+        return next((name for name in self._names() if self.simulation.services[name].break_one()), None)
 
     def kill_node(self) -> None:
         """Let a node die, or put another in the place of one that is dead."""

@@ -1,12 +1,12 @@
 """Plots for a page: lines over time as inline SVG, with the words around them as HTML.
 
 Rules:
-- The path of a line is its data: seconds and values as they are, put in their place by a transform. So the script of
-  the page can read them out exactly, and nothing is in the page twice.
+- The path of a line holds its data unscaled, as seconds and values; a transform puts it in place. So the script of
+  the page can read the values, and no value is in the page twice.
 - Text is never inside the SVG, which is stretched to whatever room there is; strokes keep their width.
 - A line has at most `MOST_POINTS` points: of each stretch of time the lowest and the highest are kept, so that no
   peak is lost.
-- Everything that is named by somebody else is escaped here.
+- Names are escaped here.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from heapq import heappop, heappush
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -73,75 +74,56 @@ class Asked(msgspec.Struct, frozen=True):
     """The params that tell the keys of services apart."""
 
 
-class Call(Protocol):
-    """One call as the mock service saw it; `left_at` is None while it goes on."""
+class Call(msgspec.Struct):
+    """One call as the mock service, or the handler itself, saw it."""
 
-    @property
-    def work_id(self) -> str: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def node(self) -> object: ...
-    @property
-    def entered_at(self) -> float: ...
-    @property
-    def left_at(self) -> float | None: ...
-    @property
-    def how(self) -> str: ...
-    @property
-    def services(self) -> Sequence[str]:
-        """The services it ran on, as its handler was told."""
-
-    @property
-    def charges(self) -> Sequence[tuple[str, float]]:
-        """The amounts that its handler charged, in order."""
-
-    @property
-    def is_kept(self) -> bool:
-        """False when its process could not commit for a while: its charges may not have been counted."""
-
-
-class Ending(Protocol):
-    """How a run ended."""
-
-    @property
-    def calls(self) -> Sequence[Call]: ...
-    @property
-    def counts(self) -> Mapping[str, int]: ...
-    @property
-    def ended_at(self) -> float: ...
+    work_id: str
+    attempt: int
+    node: object
+    entered_at: float
+    services: tuple[str, ...] = ()
+    """All services of the unit, as the handler sees them."""
+    left_at: float = math.inf
+    how: str = ""
+    """How the call ended; empty while it runs."""
+    charges: Sequence[tuple[str, float]] = ()
+    """The amounts that the handler charged, in order."""
+    is_kept: bool = True
+    """False when its process could not commit for a while: its charges may not have been counted."""
 
 
 Start = tuple[str, int, float]
-"""A unit's id, the attempt, and when it was started. A start that was given back leaves its number to the next."""
+"""A unit's id, the attempt, and when it was started. The start after a refused one has the same attempt number."""
 
 
-class Life:
+class Life(msgspec.Struct, eq=False):
     """One unit, as far as its events tell."""
 
-    __slots__ = ("asked", "attempt", "attempts", "completed_at", "crashes", "failures", "id", "is_candidate",
-                 "is_sure", "lost", "missing", "number", "rank", "retry_at", "spent", "state", "task", "uses",
-                 "version")  # fmt: skip
-
-    def __init__(self, id: str, task: str, number: int, asked: Asked | None) -> None:
-        self.id = id
-        self.task = task
-        self.number = number
-        self.asked = asked
-        self.state = ""
-        self.attempt = self.spent = self.failures = self.crashes = self.version = 0
-        self.attempts: dict[int, float] = {}
-        """When each attempt was last started."""
-        self.lost: list[tuple[Start, float]] = []
-        """Starts without an answer, and when the next start was."""
-        self.is_sure = True
-        """False when the last start may or may not have counted as an attempt."""
-        self.is_candidate = False
-        self.missing = 0
-        self.uses: tuple[str, ...] | None = None
-        """The services it uses, once they were asked for."""
-        self.rank = self.retry_at = 0.0
-        self.completed_at: float | None = None
+    id: str
+    task: str
+    number: int
+    asked: Asked | None
+    state: str = ""
+    attempt: int = 0
+    spent: int = 0
+    failures: int = 0
+    crashes: int = 0
+    version: int = 0
+    """Counts the events about the unit: a lane drops entries with an older version."""
+    attempts: dict[int, float] = {}
+    """When each attempt was last started."""
+    lost: list[tuple[Start, float]] = []
+    """Starts without an answer, and when the next start was."""
+    is_sure: bool = True
+    """False when the last start may or may not have counted as an attempt."""
+    is_candidate: bool = False
+    missing: int = 0
+    """How many of its dependencies are not complete."""
+    uses: tuple[str, ...] | None = None
+    """The services it uses, once they were asked for."""
+    rank: float = 0.0
+    retry_at: float = 0.0
+    completed_at: float | None = None
 
     def asked_for(self) -> tuple[str, ...]:
         """The ids that the unit depends on, as far as they are known."""

@@ -1,4 +1,4 @@
-"""Reads what people write into exact values; every refusal names the key and what is expected there.
+"""Reads configurations into exact values; every refusal names the key and what is expected there.
 
     class Kill(msgspec.Struct):
         at: Annotated[float, duration()] = 0.0
@@ -10,6 +10,7 @@ Rules:
 - Nothing is guessed: an unknown key, a key given twice, a wrong unit or a number out of range raises `BadConfig`.
 - A number without a unit is seconds, or units in a second.
 - A message quotes what was given, cut short: it may be huge.
+- msgspec does not decode here, because its messages do not name the keys of a mapping (`$.services[...].rate`).
 """
 
 from __future__ import annotations
@@ -101,6 +102,11 @@ def record(
         found[field.name] = read(item, at(path, key))
         spelled[field.name] = key
     return kind(**found)
+
+
+def struct(kind: type[S], expected: str) -> Reader[S]:
+    """Read a mapping into a struct."""
+    return lambda value, path: record(kind, value, path, expected)
 
 
 def known_keys(kind: type[msgspec.Struct]) -> list[str]:

@@ -5,15 +5,15 @@
     Simulation(config, arrivals=recording.arrivals(config))    # the same units at the same times
 
 Rules:
-- The file is looked at through `runcue.Reader`: nothing in it is changed, and whoever works on it goes on.
-- It is taken as it was when reading began: what came later is left to the next reading, and what ended later had not
-  ended yet.
-- Of each unit a few numbers are kept, whatever its params and results weigh: about 300 bytes.
-- What came is taken from the journal of events, in order; what came before the journal begins is counted as
-  `forgotten`, not guessed.
-- An attempt takes as long as it took, and ends as it ended. What never ran to its end takes as long as others of its
-  kind usually did; an attempt that never was goes as the last one before it.
-- The first arrival is second 0. Work that was not to start before some time arrives at that time.
+- The file is read through `runcue.Reader`: nothing in it is changed, and processes that use it go on.
+- The queue is taken as it was when reading began: later arrivals are ignored, and a unit that ended later counts as
+  pending.
+- About 300 bytes are kept of each unit, however large its params and results are.
+- Arrivals are read from the journal of events, in order; units from before the journal begins are counted as
+  `forgotten`.
+- An attempt takes as long as it did, and ends as it did. A unit without a finished attempt takes the usual time of
+  its kind; attempts beyond those recorded repeat the last one.
+- The first arrival is second 0. A unit that was not to start before some time arrives at that time.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Recording(msgspec.Struct):
         """The figures of the recorded run as lines, to compare a replay with."""
         facts = self.facts
         went = [
-            amount(facts.works, "work"),
+            amount(facts.works, "unit"),
             f"{facts.completed:,} completed",
             f"{facts.failed:,} failed",
             f"{amount(facts.attempts, 'attempt')} in {span(facts.lasted)}",
@@ -166,7 +166,7 @@ def read(path: str | os.PathLike[str], *, most: int = MOST_WORKS) -> Recording:
             if work is not None:
                 reel.add(_as_of(work, now), event.at)
             if len(reel) > most:
-                raise BadConfig("--replay", f"a queue of at most {most:,} works", where)
+                raise BadConfig("--replay", f"a queue of at most {most:,} units", where)
     if not len(reel):
         raise BadConfig("--replay", "a queue in which something has happened", where)
     return reel.finish(Path(where).stem, known, total)
@@ -187,11 +187,11 @@ def check(recorded: Config, changed: Config) -> None:
         allows = service.behaviour.allows
         for quantity in [*service.sells(), *(() if allows is None else allows.quantities)]:
             path = f"services.{name}.{quantity}"
-            raise BadConfig(path, "no quantity: the file does not say what works cost")
+            raise BadConfig(path, "no quantity: the file does not say what units cost")
 
 
 def _as_of(work: runcue.Work, now: float) -> runcue.Work:
-    """A unit without what happened after that time."""
+    """The unit as it was at that time."""
     past = tuple(one for one in work.history if (one.at or 0.0) + (one.duration or 0.0) <= now)
     if len(past) < len(work.history):
         work = msgspec.structs.replace(work, history=past)
@@ -203,7 +203,7 @@ def _as_of(work: runcue.Work, now: float) -> runcue.Work:
 
 
 class _Reel:
-    """Takes in one unit after the other, and keeps of each what a replay needs."""
+    """Collects what a replay needs, one unit after the other."""
 
     def __init__(self) -> None:
         self._works: list[Past] = []
@@ -224,7 +224,7 @@ class _Reel:
         return len(self._works) + sum(self._left_out.values())
 
     def add(self, work: runcue.Work, at: float) -> None:
-        """Take in one unit, which came at that time."""
+        """Add a unit that arrived at that time."""
         if not len(self):
             self._begins = self._ends = at
         if work.id in self._ids:
@@ -238,9 +238,6 @@ class _Reel:
         due_at = at if work.run_at is None else max(at, work.run_at)
         since = round(due_at - self._begins, 6)
         self._works.append(Past(work.id, kind, since, work.priority, work.depends_on, seconds, endings))
-        self._note(work, kind, seconds, endings, at)
-
-    def _note(self, work: runcue.Work, kind: str, seconds: Sequence[float], endings: str, at: float) -> None:
         self._took.setdefault(kind, array("d")).extend(
             took for took, ending in zip(seconds, endings, strict=True) if ending == "c"
         )
@@ -271,9 +268,7 @@ class _Reel:
     def finish(self, name: str, known: Iterable[dict[str, object]], total: int) -> Recording:
         """The recording, once every unit was taken in."""
         kinds = {kind: Kind(task, services) for (task, services), kind in self._kinds.items()}
-        everything = array("d")
-        for took in self._took.values():
-            everything.extend(took)
+        everything = [seconds for took in self._took.values() for seconds in took]
         usual = median(everything) if everything else 0.1
         for kind, took in self._took.items():
             kinds[kind].usual = median(took) if took else usual
@@ -305,20 +300,15 @@ class _Reel:
         usual = runcue.Retry()
         if not self._pauses:
             return RetryConfig(max_attempts=self._max_attempts, base_delay=float(usual.base_delay))
-        pause = round(median(self._pauses), 6)
-        return RetryConfig(max_attempts=self._max_attempts, base_delay=min(pause, 300.0), jitter=False)
+        pause = min(round(median(self._pauses), 6), 300.0)
+        return RetryConfig(max_attempts=self._max_attempts, base_delay=pause, jitter=False)
 
     def _facts(self) -> Facts:
-        latencies = sorted(self._latencies)
+        latencies, counts = sorted(self._latencies), self._counts
+        figures = (counts["completed"], counts["failed"], counts["attempts"])
+        lasted = round(self._ends - self._begins, 6)
         return Facts(
-            works=len(self._works),
-            completed=self._counts["completed"],
-            failed=self._counts["failed"],
-            attempts=self._counts["attempts"],
-            lasted=round(self._ends - self._begins, 6),
-            p50=_share(latencies, 0.50),
-            p95=_share(latencies, 0.95),
-            p99=_share(latencies, 0.99),
+            len(self._works), *figures, lasted, *(_share(latencies, part) for part in (0.5, 0.95, 0.99))
         )
 
 
@@ -334,7 +324,7 @@ def _submission(work: Past, services: int) -> Submission:
 
 
 def _why_not(work: runcue.Work) -> str | None:
-    """Why a unit is not replayed: it took nothing from any service, or nobody knows what it would have taken."""
+    """Why a unit is not replayed: it was skipped, or cancelled before anybody could know how long it takes."""
     if work.skipped:
         return "skipped"
     return "cancelled" if work.state is runcue.WorkState.CANCELLED else None
@@ -373,6 +363,7 @@ def _is_permanent(work: runcue.Work) -> bool:
 
 def _services(known: Iterable[dict[str, object]], kinds: dict[str, Kind]) -> dict[str, ServiceConfig]:
     """The limits as they stand in the file; a service that is no longer declared has none."""
+    instant = Behaviour(latency=Latency(mean=0.0))
     found: dict[str, ServiceConfig] = {}
     for one in msgspec.convert(list(known), list[_Known]):
         found[one.name] = ServiceConfig(
@@ -381,11 +372,11 @@ def _services(known: Iterable[dict[str, object]], kinds: dict[str, Kind]) -> dic
             rates=[rate(each.rate, f"services.{one.name}.rate") for each in one.rates],
             circuit_threshold=one.circuit_threshold,
             circuit_timeout=one.circuit_timeout,
-            behaviour=Behaviour(latency=Latency(mean=0.0)),
+            behaviour=instant,
         )
     used = {service for kind in kinds.values() for service in kind.services}
     for service in sorted(used - found.keys()):
-        found[service] = ServiceConfig(behaviour=Behaviour(latency=Latency(mean=0.0)))
+        found[service] = ServiceConfig(behaviour=instant)
     return {service: found[service] for service in found if service in used}
 
 
@@ -411,5 +402,5 @@ def _timeout(seen: set[float | None]) -> float | None:
 
 
 def _share(values: Sequence[float], part: float) -> float:
-    """The value below which that part of the sorted values lies."""
+    """The value below which that share of the sorted values lies."""
     return round(values[min(len(values) - 1, int(part * len(values)))], 6) if values else 0.0

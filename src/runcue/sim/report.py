@@ -1,8 +1,8 @@
-"""What a run is told as: some lines for a terminal, and one JSON document for programs.
+"""What a run is reported as: some lines for a terminal, and one JSON document for programs.
 
 Rules:
 - The same run gives the same bytes: no clock, no path, no version, nothing of this machine.
-- A number without anything to say is left out of the terminal's lines; JSON has all of them.
+- The lines leave out figures that are zero or empty; JSON has all of them.
 """
 
 from __future__ import annotations
@@ -12,15 +12,29 @@ from typing import Any
 
 import msgspec
 
+from runcue.sim.check import Violation
 from runcue.sim.config import Config
 from runcue.sim.histogram import Spread
 from runcue.sim.metrics import ServiceSummary, Summary
 from runcue.sim.reading import amount, pretty_rate, span
+from runcue.sim.world import Outcome
 
 FORM = 1
 """The form of the JSON document; it changes when something that was there is no longer."""
 
 WIDEST_LABEL = 20
+
+
+class Run(msgspec.Struct):
+    """One run and its results."""
+
+    summary: Summary
+    outcome: Outcome
+    config: Config
+    violations: Sequence[Violation] | None = None
+    """None where nothing was checked."""
+    name: str = ""
+    """Tells two runs apart: `base` and `changed`."""
 
 
 def document(
@@ -37,36 +51,30 @@ def document(
 
 
 def encode(content: object) -> bytes:
-    """Any of our values as indented JSON."""
+    """Values of the simulator as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
 
 
 def lines(summary: Summary) -> list[str]:
     """The summary for a terminal: ten to twenty aligned lines."""
+    kills = f"{amount(summary.kills, 'node')} killed · {_none_or(summary.lost, 'attempt')} lost"
+    rebuilds = f"{summary.rebuilds:,} · {amount(summary.skipped, 'unit')} skipped, being valid"
+    rejected = ", ".join(f"{count:,} {why}" for why, count in summary.rejected.items())
+    errors = ", ".join(f"{count:,} × {text}" for text, count in list(summary.errors.items())[:3])
     rows = [
-        ("works", _joined(_works(summary))),
+        ("units", _joined(_units(summary))),
         ("throughput", f"{summary.throughput:,.1f}/min"),
         ("latency", _spread(summary.latency)),
         ("waiting", _spread(summary.wait)),
         ("attempts", _joined(_attempts(summary))),
         ("queue", _queue(summary)),
+        ("priorities", _joined(_priorities(summary))),
+        *((name, _joined(_service(service))) for name, service in summary.services.items()),
+        *([("crashes", kills)] if summary.kills else []),
+        *([("rebuilds", rebuilds)] if summary.rebuilds else []),
+        *([("rejected", rejected)] if rejected else []),
+        *([("errors", errors)] if errors else []),
     ]
-    rows.append(("priorities", _joined(_priorities(summary))))
-    rows += [(name, _joined(_service(service))) for name, service in summary.services.items()]
-    if summary.kills:
-        rows.append(
-            ("crashes", f"{amount(summary.kills, 'node')} killed · {_none_or(summary.lost, 'attempt')} lost")
-        )
-    if summary.rebuilds:
-        rows.append(
-            ("rebuilds", f"{summary.rebuilds:,} · {amount(summary.skipped, 'work')} skipped, being valid")
-        )
-    if summary.rejected:
-        rows.append(("rejected", ", ".join(f"{count:,} {why}" for why, count in summary.rejected.items())))
-    if summary.errors:
-        rows.append(
-            ("errors", ", ".join(f"{count:,} × {text}" for text, count in list(summary.errors.items())[:3]))
-        )
     if summary.missed:
         rows.append(("incomplete", f"{amount(summary.missed, 'event')} came too fast to be counted"))
     rows.append(("bottleneck", summary.bottleneck))
@@ -85,21 +93,19 @@ def _label(text: str) -> str:
     return text if len(text) <= WIDEST_LABEL else text[: WIDEST_LABEL - 1] + "…"
 
 
-def _works(summary: Summary) -> list[str]:
-    found = [f"{summary.submitted:,} submitted", f"{summary.completed:,} completed"]
-    found += [f"{summary.skipped:,} skipped"] if summary.skipped else []
-    found += [f"{summary.failed:,} failed"]
-    found += [f"{summary.cancelled:,} cancelled"] if summary.cancelled else []
-    return found + ([f"{summary.unfinished:,} unfinished"] if summary.unfinished else [])
+def _units(summary: Summary) -> list[str]:
+    states = ("submitted", "completed", "skipped", "failed", "cancelled", "unfinished")
+    counts = {state: getattr(summary, state) for state in states}
+    always = {"submitted", "completed", "failed"}
+    return [f"{count:,} {state}" for state, count in counts.items() if count or state in always]
 
 
 def _priorities(summary: Summary) -> list[str]:
-    if len(summary.waits) <= 1:
-        return [_none_or(summary.inversions, "inversion")]
-    worst = ", ".join(f"{span(spread.max)} at {priority}" for priority, spread in summary.waits.items())
     found = [_none_or(summary.inversions, "inversion")]
-    found += [_none_or(summary.out_of_order_starts, "out-of-order start")]
-    return [*found, f"longest wait {worst}"]
+    if len(summary.waits) > 1:
+        worst = ", ".join(f"{span(spread.max)} at {priority}" for priority, spread in summary.waits.items())
+        found += [_none_or(summary.out_of_order_starts, "out-of-order start"), f"longest wait {worst}"]
+    return found
 
 
 def _attempts(summary: Summary) -> list[str]:
@@ -126,11 +132,8 @@ def _spread(spread: Spread) -> str:
 
 
 def _service(service: ServiceSummary) -> list[str]:
-    found = [amount(service.starts, "start")]
-    if service.concurrent is not None:
-        found.append(f"up to {service.running_peak:,} of {service.concurrent:,} at once")
-    else:
-        found.append(f"up to {service.running_peak:,} at once")
+    most = "" if service.concurrent is None else f" of {service.concurrent:,}"
+    found = [amount(service.starts, "start"), f"up to {service.running_peak:,}{most} at once"]
     if service.rates:
         rates = ", ".join(map(pretty_rate, service.rates))
         found.append(f"{service.rate_share:.0%} of {rates}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -13,34 +14,27 @@ from msgspec.structs import replace
 import runcue
 from runcue.host.address import is_address, plain
 from runcue.sim import conditions, output, pace, replay, report
-from runcue.sim.check import Asked, Checker, Violation
+from runcue.sim.check import Asked, Checker
 from runcue.sim.compare import compare
 from runcue.sim.config import LARGEST_FILE, BadConfig, Config, Latency, load, parse, with_changes
-from runcue.sim.metrics import Metrics, Summary
-from runcue.sim.reading import duration, number, rate, share, span, whole
+from runcue.sim.metrics import Metrics
+from runcue.sim.reading import Reader, duration, number, rate, span, whole
 from runcue.sim.replay import Recording
+from runcue.sim.report import Run
 from runcue.sim.scenarios import SCENARIOS, scenario
 from runcue.sim.workload import Arrival
 from runcue.sim.world import Outcome, Simulation
+from runcue.testing import run
 
 FASTEST = 1_000_000.0
 SHOWN_VIOLATIONS = 5
 
+T = TypeVar("T")
 Arrivals = Callable[[Config], Iterable[Arrival]]
 
 
-class Done(msgspec.Struct):
-    """One run and its results; `name` tells two runs apart."""
-
-    name: str
-    config: Config
-    outcome: Outcome
-    summary: Summary
-    violations: list[Violation] | None = None
-
-
 class Request(msgspec.Struct, kw_only=True):
-    """Everything that one call of the program asks for."""
+    """Everything that one call of `runcue-sim` asks for."""
 
     config: Config
     changes: list[str] = []
@@ -57,21 +51,21 @@ class Request(msgspec.Struct, kw_only=True):
     command: str | None = None
     """The command that repeats this run, where the configuration alone does not tell."""
 
-    def runs(self) -> list[Done]:
+    def runs(self) -> list[Run]:
         """Run the configuration, and with `--set` the changed one, too."""
         if not self.changes:
             return [self._run("", self.config)]
         changed = with_changes(self.config, self.changes)
         return [self._run("base", self.config), self._run("changed", changed)]
 
-    def _run(self, name: str, config: Config) -> Done:
+    def _run(self, name: str, config: Config) -> Run:
         metrics = Metrics(config)
         checker = Checker(config) if self.is_checked else None
         arrivals = None if self.arrivals is None else self.arrivals(config)
         if self.is_watched:
             outcome = self._watched(config, metrics, arrivals)
         else:
-            # a check looks at every call, and processes of their own would keep theirs to themselves
+            # a check needs every call, and the calls of nodes in processes of their own are not known here
             is_apart = bool(config.kills) and config.workload.linked_by == "depends_on"
             in_processes = self.is_real and is_apart and checker is None
             simulation = Simulation(
@@ -80,14 +74,14 @@ class Request(msgspec.Struct, kw_only=True):
             simulation.listeners.append(metrics)
             if checker is not None:
                 attach(checker, simulation)
-            outcome = self._paced(simulation)
-        violations = None if checker is None else checker.finish(outcome)
-        return Done(name, config, outcome, metrics.finish(outcome), violations)
-
-    def _paced(self, simulation: Simulation) -> Outcome:
-        if self.speed is not None:
-            return pace.at_speed(simulation, self.speed)
-        return pace.in_real_time(simulation) if self.is_real else pace.at_full_speed(simulation)
+            if self.speed is not None:
+                outcome = run(pace.at_speed(simulation, self.speed))
+            else:
+                outcome = asyncio.run(simulation.run()) if self.is_real else run(simulation.run())
+        found = Run(metrics.finish(outcome), outcome, config, name=name)
+        if checker is not None:
+            found.violations = checker.finish(outcome.calls, outcome.counts, outcome.ended_at)
+        return found
 
     def _watched(self, config: Config, metrics: Metrics, arrivals: Iterable[Arrival] | None) -> Outcome:
         from runcue.sim import tui
@@ -97,56 +91,40 @@ class Request(msgspec.Struct, kw_only=True):
 
         return tui.play(config, metrics, speed=self.speed or 1.0, arrivals=arrivals, save=snapshot)
 
-    def document(self, done: list[Done]) -> bytes:
+    def document(self, runs: list[Run]) -> bytes:
         """The JSON report of what was run."""
-        base = done[0]
+        base, last = runs[0], runs[-1]
         more: dict[str, Any] = {}
         if self.recording is not None:
             more["recorded"] = {"facts": self.recording.facts, "left_out": self.recording.left_out}
         if not base.outcome.is_whole:
             more["left_at"] = base.summary.took
-        if len(done) == 1:
-            return report.document(base.summary, base.config, base.violations, more)
-        changed = done[1]
-        return report.document(
-            base.summary,
-            base.config,
-            base.violations,
-            {
-                **more,
-                "changes": self.changes,
-                "changed": {
-                    "config": changed.config,
-                    "summary": changed.summary,
-                    "violations": changed.violations,
-                },
-                "differences": compare(base.summary, changed.summary),
-            },
-        )
+        if last is not base:
+            more["changes"] = self.changes
+            more["changed"] = {"config": last.config, "summary": last.summary, "violations": last.violations}
+            more["differences"] = compare(base.summary, last.summary)
+        return report.document(base.summary, base.config, base.violations, more)
 
-    def page(self, done: list[Done]) -> bytes:
+    def page(self, runs: list[Run]) -> bytes:
         """The HTML report of what was run."""
-        from runcue.sim.page import Before, page
+        from runcue.sim.page import page
 
-        last, before = done[-1], None
-        if len(done) > 1:
-            base = done[0]
-            before = Before(base.summary, base.outcome, base.config, self.changes, base.violations)
-        found = page(
+        last, before = runs[-1], runs[0] if self.changes else None
+        return page(
             last.summary,
             last.outcome,
             last.config,
             violations=last.violations,
             command=self.command,
             before=before,
-        )
-        return found.encode()
+            changes=self.changes,
+        ).encode()
 
-    def verdict(self, done: list[Done]) -> tuple[list[str], int]:
+    def verdict(self, runs: list[Run]) -> tuple[list[str], int]:
         """What checks and conditions say, and the exit code."""
         lines: list[str] = [] if self.recording is None else self.recording.lines()
         code = 0
-        for one in done:
+        for one in runs:
             if not one.outcome.is_whole:
                 lines.append(f"  left        after {span(one.summary.took)}, before its end")
             if one.violations:
@@ -155,27 +133,27 @@ class Request(msgspec.Struct, kw_only=True):
             elif one.violations is not None:
                 lines.append(f"  check       {_named(one)}every promise was kept")
         for condition in self.fail_on:
-            if conditions.holds(condition, done[-1].summary):
+            if conditions.holds(condition, runs[-1].summary):
                 code = 1
-                value = conditions.measured(condition, done[-1].summary)
-                lines.append(f"  failed      {_named(done[-1])}{condition.text}: it is {value:g}")
+                value = conditions.measured(condition, runs[-1].summary)
+                lines.append(f"  failed      {_named(runs[-1])}{condition.text}: it is {value:g}")
         return lines, code
 
 
-def _named(done: Done) -> str:
+def _named(run: Run) -> str:
     """The name of a run as a prefix, where there are two."""
-    return f"{done.name}: " if done.name else ""
+    return f"{run.name}: " if run.name else ""
 
 
-def _broken(done: Done) -> list[str]:
-    violations = done.violations or []
+def _broken(run: Run) -> list[str]:
+    violations = run.violations or []
     first = [
-        f"  broken      {_named(done)}{one.rule} at {span(one.at - done.outcome.began_at)}: {one.text}"
+        f"  broken      {_named(run)}{one.rule} at {span(one.at - run.outcome.began_at)}: {one.text}"
         for one in violations[:SHOWN_VIOLATIONS]
     ]
     more = len(violations) - len(first)
     rest = [f"              and {more:,} more"] if more else []
-    return [*first, *rest, f"              seed {done.config.seed}"]
+    return [*first, *rest, f"              seed {run.config.seed}"]
 
 
 def attach(checker: Checker, simulation: Simulation) -> None:
@@ -222,7 +200,9 @@ def request_of(given: dict[str, Any]) -> Request:
         is_checked=given["check"] and not given["tui"],
         is_real=given["realtime"],
         is_watched=given["tui"],
-        speed=None if given["speed"] is None else _number(given["speed"], "--speed", 0.001, FASTEST),
+        speed=None
+        if given["speed"] is None
+        else typed(given["speed"], "--speed", float, number(0.001, FASTEST)),
         report=given["report"],
         html=given["html"],
         recording=recording,
@@ -269,7 +249,7 @@ def _source(given: dict[str, Any]) -> tuple[Config, Recording | None]:
     if length is not None:
         config = replace(config, duration=length)
     if given["seed"] is not None:
-        config = replace(config, seed=whole_of(given["seed"], "--seed", 0, 2**63))
+        config = replace(config, seed=typed(given["seed"], "--seed", int, whole(0, 2**63)))
     config = _adjusted(config, given)
     return parse(msgspec.to_builtins(config), name=config.name), recording
 
@@ -293,45 +273,42 @@ def _text_of(path: str) -> str:
 
 def _adjusted(config: Config, given: dict[str, Any]) -> Config:
     """Apply the options that hold for every service."""
-    workload, services = config.workload, dict(config.services)
-    if given["count"] is not None:
-        workload = replace(workload, count=whole_of(given["count"], "--count", 1, 10_000_000))
-    for name, service in services.items():
-        behaviour, latency = service.behaviour, service.behaviour.latency
-        if given["latency"] is not None:
-            latency = Latency(mean=_number(given["latency"], "--latency", 0, 86_400_000) / 1000)
-        if given["jitter"] is not None:
-            part = share(_number(given["jitter"], "--jitter", 0, 1), "--jitter")
-            latency = Latency(
-                distribution="uniform",
-                mean=latency.mean,
-                min=latency.mean * (1 - part),
-                max=latency.mean * (1 + part),
+
+    def option(name: str, kind: type, read: Reader[Any]) -> Any:
+        return None if given[name] is None else typed(given[name], f"--{name.replace('_', '-')}", kind, read)
+
+    count = option("count", int, whole(1, 10_000_000))
+    latency = option("latency", float, number(0, 86_400_000))
+    jitter = option("jitter", float, number(0, 1))
+    error_rate = option("error_rate", float, number(0, 1))
+    rates = option("rate_limit", str, rate)
+    concurrent = option("concurrent", int, whole(1, 1_000_000))
+    services = {}
+    for name, service in config.services.items():
+        calls = service.behaviour
+        if latency is not None:
+            calls = replace(calls, latency=Latency(mean=latency / 1000))
+        if jitter is not None:
+            mean = calls.latency.mean
+            spread = Latency(
+                distribution="uniform", mean=mean, min=mean * (1 - jitter), max=mean * (1 + jitter)
             )
-        behaviour = replace(behaviour, latency=latency)
-        if given["error_rate"] is not None:
-            behaviour = replace(
-                behaviour, error_rate=share(_number(given["error_rate"], "--error-rate", 0, 1), "")
-            )
-        service = replace(service, behaviour=behaviour)
-        if given["rate_limit"] is not None:
-            service = replace(service, rates=[rate(given["rate_limit"], "--rate-limit")])
-        if given["concurrent"] is not None:
-            service = replace(service, concurrent=whole_of(given["concurrent"], "--concurrent", 1, 1_000_000))
-        services[name] = service
+            calls = replace(calls, latency=spread)
+        if error_rate is not None:
+            calls = replace(calls, error_rate=error_rate)
+        services[name] = replace(
+            service,
+            behaviour=calls,
+            rates=service.rates if rates is None else [rates],
+            concurrent=service.concurrent if concurrent is None else concurrent,
+        )
+    workload = config.workload if count is None else replace(config.workload, count=count)
     return replace(config, workload=workload, services=services)
 
 
-def whole_of(text: str, option: str, low: int, high: int) -> int:
-    """The whole number that an option was given."""
+def typed(text: str, option: str, kind: type[int | float | str], read: Reader[T]) -> T:
+    """Read the text of an option with the reader of its value, which refuses text that is no number."""
     try:
-        return whole(low, high)(int(text), option)
+        return read(kind(text), option)
     except ValueError:
-        raise BadConfig(option, f"a whole number from {low:,} to {high:,}", text) from None
-
-
-def _number(text: str, option: str, low: float, high: float) -> float:
-    try:
-        return number(low, high)(float(text), option)
-    except ValueError:
-        raise BadConfig(option, f"a number from {low:,} to {high:,}", text) from None
+        return read(text, option)

@@ -1,10 +1,10 @@
-"""What the live screen shows, as lines of words and tones: no terminal and no event loop, only text.
+"""What the live screen shows, as lines of words and tones. Only text: no terminal, no event loop.
 
 Rules:
 - A line is never wider than the room it is given, and columns stand below each other.
-- No meaning is in colour or in a special sign alone: a word says the same.
+- Colours and signs only repeat what a word says.
 - Without Unicode everything is ASCII.
-- Names and errors come from others: nothing in them reaches the terminal that it would obey.
+- Names and errors are untrusted: control characters in them are spelled out.
 """
 
 from __future__ import annotations
@@ -115,10 +115,9 @@ def _service(one: Mapping[str, Any], wide: int, knobs: Knobs) -> Row:
 
 def circuit(one: Mapping[str, Any], is_down: bool = False) -> tuple[str, str, str]:
     """A sign, a word and a tone for how a service is."""
-    state = one["circuit"]
-    if state == "open":
+    if one["circuit"] == "open":
         return "○", "OPEN", "bad"
-    if state == "half_open":
+    if one["circuit"] == "half_open":
         return "◐", "HALF", "warn"
     if one.get("paused"):
         return "○", "PAUSED", "warn"
@@ -139,21 +138,17 @@ def event_rows(scene: Scene, width: int, most: int) -> list[Row]:
 
 
 def details(event: Event) -> str:
-    """The details of an event, the most wanted first."""
-    found: list[str] = []
-    if event.work_id is not None:
-        found.append(f"id={short(clean(event.work_id))}")
-    if event.task is not None:
-        found.append(f"task={clean(event.task)}")
-    elif event.service is not None:
-        found.append(f"service={clean(event.service)}")
-    if event.attempt is not None and event.attempt > 1:
-        found.append(f"attempt={event.attempt}")
-    if event.duration is not None:
-        found.append(f"duration={said(event.duration, 'seconds').replace(' ', '')}")
-    if event.error is not None:
-        found.append(f"error={clean(event.error.splitlines()[0] if event.error else '')}")
-    return "  ".join(found)
+    """The details of an event, the most useful first."""
+    took = None if event.duration is None else said(event.duration, "seconds").replace(" ", "")
+    found = {
+        "id": None if event.work_id is None else short(clean(event.work_id)),
+        "task": event.task,
+        "service": event.service if event.task is None else None,
+        "attempt": str(event.attempt) if (event.attempt or 0) > 1 else None,
+        "duration": took,
+        "error": event.error and event.error.splitlines()[0],
+    }
+    return "  ".join(f"{key}={clean(value)}" for key, value in found.items() if value is not None)
 
 
 def control_rows(scene: Scene, speed: float) -> list[Row]:
@@ -187,7 +182,7 @@ def spelled(row: Row, is_unicode: bool) -> Row:
 
 
 def clean(text: str) -> str:
-    """The text on one line, with everything that a terminal would obey spelled out."""
+    """The text on one line, with control characters spelled out."""
     if text.isprintable():
         return text
     return "".join(

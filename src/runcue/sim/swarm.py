@@ -1,17 +1,15 @@
-"""Many small worlds with many faults: several Cues on one file, on one virtual loop, and everything checked.
+"""Plays many small worlds with many faults: in each, several Cues share a file on one virtual loop.
 
-A seed draws a world (trial.py draws it: nodes, services, units, what is done to them and what goes wrong), lets it
-happen (fleet.py), lets it come to rest, and hands every event and every call to the checker. One seed is one trace.
+One seed is one world and one trace: trial.py draws the world, fleet.py plays it until every unit has ended, and the
+checker gets every event and every call.
 
     report = run(range(2000), jobs=2)
     assert not report.failures
 
 Rules:
-- A fault counts when it fired: a commit that failed, a node that died, a handler that hung. `Report.faults` counts
-  them by kind.
-- Everything is judged from outside (check.py). What a caller was told is believed, and what it was not told may or
-  may not have happened.
-- Each world is small and short, because their number is what finds mistakes: about 55 units, six seconds.
+- A fault counts when it fired: a commit failed, a node died, a handler hung. `Report.faults` counts them by kind.
+- Everything is judged from outside (check.py).
+- Worlds are small and short (about 55 units, six seconds), because many worlds find more mistakes than long ones.
 """
 
 from __future__ import annotations
@@ -99,7 +97,7 @@ class Report(msgspec.Struct):
 
 @contextmanager
 def _names_in_order() -> Iterator[None]:
-    """Name processes one by one: random names would decide who is woken first."""
+    """Number the names of processes: with random names, chance would decide which process wakes first."""
     lot, numbers = secrets.token_hex, count(1)
     secrets.token_hex = lambda nbytes=None: f"{next(numbers):0{2 * (nbytes or 16)}x}"
     try:
@@ -162,7 +160,7 @@ def _played(seed: int, path: Path) -> Trace:
         events = run_virtual(world.run(), limit=LIMIT)
     except Deadlock as stuck:
         world.mistakes.append(Violation("rest", stuck.at, str(stuck)))
-    except runcue.RuncueError as error:  # a Cue that takes no more turns: it has said why
+    except runcue.RuncueError as error:  # a Cue takes no more turns, and the error says why
         world.mistakes.append(Violation("mistake", 0.0, repr(error)))
     text = msgspec.json.encode([events, world.calls], enc_hook=repr)
     return Trace(
@@ -177,11 +175,11 @@ def _played(seed: int, path: Path) -> Trace:
 
 
 def _prepare() -> None:
-    """Prepare a process of the swarm: turn off what costs time and serves nobody here."""
-    gc.freeze()  # what is there already stays to the end: no need to look through it again and again
+    """Prepare a process of the swarm: turn off what costs time and is not needed here."""
+    gc.freeze()  # what exists already stays to the end, and need not be searched again
     gc.set_threshold(GARBAGE)
     apsw.shutdown()
-    apsw.config(apsw.SQLITE_CONFIG_MEMSTATUS, False)  # to count every byte is a fortieth of a world
+    apsw.config(apsw.SQLITE_CONFIG_MEMSTATUS, False)  # counting every byte takes a fortieth of a world's time
     apsw.initialize()
 
 
@@ -223,6 +221,6 @@ def run(
 
 
 def known_seeds(path: Path = KNOWN) -> list[int]:
-    """The seeds in such a file: one in a line, and what is to be said about it after a #."""
+    """The seeds in a file: one a line, with an optional comment after a #."""
     lines = (line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
     return [int(line) for line in lines if line]

@@ -1,23 +1,27 @@
-"""What one seed of the swarm stands for: a small world, what is done in it and what goes wrong, drawn beforehand.
+"""Draws the world of one seed of the swarm: its services and tasks, what is submitted and done, what goes wrong.
 
 Rules:
-- Everything is drawn from streams named after the seed and a purpose: one more of something moves nothing else.
-- Each seed has some kinds of faults and not others: what hides behind one of them shows where that is missing.
+- Each purpose has a random stream of its own, named after the seed: drawing more for one purpose leaves the others
+  as they were.
+- Each seed has some kinds of faults and lacks others, because one fault may hide a mistake that another shows.
 - Times lie on a grid of 0.25 s, which adds up without rounding: what happens at one moment is decided in one turn,
-  and turns are what takes time. Jitter and powers leave the grid.
-- Whatever may wait for what never comes has a timeout, so that every world comes to rest.
+  and turns are what costs time. Jitter and the power backoff leave the grid.
+- Whatever could wait for ever has a timeout, so that every world comes to rest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from runcue import Retry, adaptive
-from runcue.sim.promise import Limits, Rules, Task, fits
+from runcue import Retry
+from runcue.sim.config import BACKOFFS, RetryConfig, ServiceConfig
+from runcue.sim.limits import Adaptive, Total, windows
+from runcue.sim.promise import Rules, Task, fits, limits_of
 
 FAULTS: Final = ("commit_failed", "commit_unanswered", "disk_full", "crash", "submit_cut", "clock_forward",
                  "clock_back", "slow", "hang", "swallow", "refused", "key_race", "id_race")  # fmt: skip
@@ -37,84 +41,17 @@ MOODS: Final = {
     "commit_unanswered": 0.01,
     "disk_full": 0.01,
 }
-"""What handlers do besides their work, and how often where they do it at all."""
+"""What handlers do besides their task, and how often in a world where they do it at all."""
 REFUSED: Final = 0.08
-"""How often a far side refuses a call, where a concurrency adapts to that."""
+"""How often a service refuses a call, in a world with an adaptive concurrency."""
 METERED, KEYED, GROUPED, ADAPTIVE = 0.25, 0.2, 0.2, 0.2
-"""In how many worlds there is a service with a quantity, one with keys, a group of services, and one that adapts."""
+"""The share of worlds with a quantity, with keys, with a group of services, with an adaptive concurrency."""
 QUANTITY: Final = "tokens"
 COSTS: Final = (0, 2.5, 4, 7.3, 10, 10, 15, 40)
-"""What units are expected to use of it."""
+"""What units are expected to use of the quantity."""
 GROUP: Final = "g_*"
 PER: Final = "account"
 """The param that tells keys apart."""
-
-
-Rates = tuple[tuple[int, float], ...]
-
-
-class Total(msgspec.Struct, frozen=True):
-    """What all keys of a service together may have."""
-
-    concurrent: int | None
-    rates: Rates
-    amounts: Rates
-
-    def option(self) -> Any:
-        """The value of `total=`, in its shortest form."""
-        if not self.rates and not self.amounts:
-            return self.concurrent
-        if self.concurrent is None and not self.amounts:
-            return list(self.rates)
-        found: dict[str, Any] = {"concurrent": self.concurrent, "rate": list(self.rates) or None}
-        return {**found, QUANTITY: list(self.amounts)} if self.amounts else found
-
-    def limits(self, each: Limits) -> Limits:
-        """The limits that the checker is given."""
-        quantities = {QUANTITY: self.amounts} if self.amounts else {}
-        return Limits(self.rates, self.concurrent, None, quantities, PER, each)
-
-
-class Service(msgspec.Struct, frozen=True):
-    """A service and its limits."""
-
-    rates: Rates
-    concurrent: int | None
-    threshold: int | None
-    timeout: float
-    amounts: Rates = ()
-    """Of the quantity, if it is limited here."""
-    adapts: tuple[int, int, int] | None = None
-    """Least, first and most places, where their number finds itself."""
-    total: Total | None = None
-    """What all keys together may have, where there are keys: the rest is then what each may have."""
-
-    def options(self) -> dict[str, Any]:
-        """The options of `cue.service`."""
-        found: dict[str, Any] = {
-            "rate": list(self.rates) or None,
-            "concurrent": self._concurrent(),
-            "circuit_threshold": self.threshold,
-            "circuit_timeout": self.timeout,
-        }
-        if self.amounts:
-            found[QUANTITY] = list(self.amounts)
-        if self.total is not None:
-            found.update(per=PER, total=self.total.option())
-        return found
-
-    def limits(self) -> Limits:
-        """The limits that the checker is given."""
-        quantities = {QUANTITY: self.amounts} if self.amounts else {}
-        most = self.concurrent if self.adapts is None else self.adapts[2]
-        own = Limits(self.rates, most, None if self.threshold is None else self.timeout, quantities)
-        return own if self.total is None else self.total.limits(own)
-
-    def _concurrent(self) -> Any:
-        if self.adapts is None:
-            return self.concurrent
-        low, start, high = self.adapts
-        return adaptive(min=low, start=start, max=high)
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -170,7 +107,7 @@ class Act(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     target: str = ""
     cascade: bool = False
-    service: Service | None = None
+    service: ServiceConfig | None = None
 
 
 class Mood(msgspec.Struct, frozen=True):
@@ -181,11 +118,11 @@ class Mood(msgspec.Struct, frozen=True):
 
 
 class Trial(msgspec.Struct):
-    """A world as it was drawn."""
+    """The world of a seed, before it is played."""
 
     seed: int
     nodes: int
-    services: dict[str, Service]
+    services: dict[str, ServiceConfig]
     tasks: dict[str, Kind]
     acts: list[Act]
     moods: dict[str, float]
@@ -193,12 +130,12 @@ class Trial(msgspec.Struct):
     """How long a node is down, one after the other."""
     age_step: float
     poison: str = ""
-    """The work that kills every process that runs it."""
+    """The unit that kills every process that runs it."""
 
     def rules(self) -> Rules:
         """What the checker holds this world to."""
         return Rules(
-            {name: service.limits() for name, service in self.services.items()},
+            {name: limits_of(service) for name, service in self.services.items()},
             {name: Task(kind.uses, kind.retry) for name, kind in self.tasks.items()},
             self.age_step,
         )
@@ -250,14 +187,13 @@ def draw(seed: int) -> Trial:
         moods["refused"] = REFUSED
     nodes = random.choices((2, 3, 4), (84, 12, 4))[0]
     works = random.choices((50, 60, 100), (92, 6, 2))[0]
-    acts = _Acts(seed, nodes, tasks, services)
-    acts.draw(works)
+    acts = _Acts(seed, nodes, tasks, services).draw(works)
     return Trial(
         seed,
         nodes,
         services,
         tasks,
-        acts.all(),
+        acts,
         moods,
         down=[random.choice((0.25, 0.25, 0.5, 1.0)) for _ in range(8)],
         age_step=random.choice((0.25, 0.5, 2.0)),
@@ -265,37 +201,41 @@ def draw(seed: int) -> Trial:
     )
 
 
-def _service(random: Random) -> Service:
+def _rates(limits: Iterable[tuple[int, float]]) -> list[str]:
+    """Numbers and windows in seconds as a configuration has them."""
+    return [f"{most}/{window:g}s" for most, window in limits]
+
+
+def _service(random: Random) -> ServiceConfig:
     window = random.choice((0.5, 0.75, 1.0))
     rates = [] if random.random() < 0.4 else [(round(random.randint(14, 30) * window), window)]
     if rates and random.random() < 0.2:
         rates.append((rates[0][0] * 2, window * 3))
     concurrent = None if rates and random.random() < 0.3 else random.randint(4, 11)
     threshold = random.randint(2, 4) if random.random() < 0.4 else None
-    return Service(tuple(rates), concurrent, threshold, random.choice((0.5, 0.75)))
+    return ServiceConfig(
+        rates=_rates(rates),
+        concurrent=concurrent,
+        circuit_threshold=threshold,
+        circuit_timeout=random.choice((0.5, 0.75)),
+    )
 
 
 def _task(random: Random, services: list[str]) -> Kind:
     uses = random.sample(services, 2 if len(services) > 1 and random.random() < 0.3 else 1)
-    backoffs: tuple[Literal["exponential", "linear", "fixed", "power"], ...] = (
-        "exponential",
-        "linear",
-        "fixed",
-        "power",
-    )
-    retry = Retry(
+    retry = RetryConfig(
         max_attempts=random.randint(1, 3),
-        backoff=random.choice(backoffs),
+        backoff=random.choice(BACKOFFS),
         base_delay=random.choice((0.25, 0.5)),
         max_delay=0.75,
         jitter=random.random() < 0.2,
     )
     timeout = random.choice((None, 0.5, 0.75))
-    return Kind(tuple(uses), retry, timeout, random.choice((0.0, 0.1, 0.25)))
+    return Kind(tuple(uses), retry.policy(), timeout, random.choice((0.0, 0.1, 0.25)))
 
 
-def _group(random: Random, services: dict[str, Service], tasks: dict[str, Kind]) -> None:
-    """Some tasks use any one of several services, perhaps."""
+def _group(random: Random, services: dict[str, ServiceConfig], tasks: dict[str, Kind]) -> None:
+    """Perhaps let some tasks use any one of several services."""
     if random.random() >= GROUPED:
         return
     for place in range(random.randint(2, 3)):
@@ -304,63 +244,66 @@ def _group(random: Random, services: dict[str, Service], tasks: dict[str, Kind])
         tasks[name] = replace(tasks[name], uses=(GROUP, *tasks[name].uses[1:]))
 
 
-def _meter(random: Random, services: dict[str, Service], tasks: dict[str, Kind]) -> None:
-    """A service limits a quantity, perhaps."""
+def _meter(random: Random, services: dict[str, ServiceConfig], tasks: dict[str, Kind]) -> None:
+    """Perhaps let a service limit a quantity."""
     if random.random() >= METERED:
         return
     name = random.choice(_used(services, tasks))
-    services[name] = replace(services[name], amounts=_amounts(random))
+    services[name] = replace(services[name], quantities={QUANTITY: _amounts(random)})
     for task, kind in tasks.items():
         if any(fits(name, use) for use in kind.uses):
             tasks[task] = replace(kind, has_cost=True)
 
 
-def _amounts(random: Random) -> Rates:
+def _amounts(random: Random) -> list[str]:
     window = random.choice((0.5, 0.75, 1.0))
     most = round(random.randint(14, 30) * window * 11)
-    return ((most, window), (most * 2, window * 3)) if random.random() < 0.2 else ((most, window),)
+    second = [(most * 2, window * 3)] if random.random() < 0.2 else []
+    return _rates([(most, window), *second])
 
 
-def _divide(random: Random, services: dict[str, Service], tasks: dict[str, Kind]) -> None:
-    """A service has its limits for each key, perhaps."""
+def _divide(random: Random, services: dict[str, ServiceConfig], tasks: dict[str, Kind]) -> None:
+    """Perhaps give a service its limits for each key."""
     names = [name for name in _used(services, tasks) if not fits(name, GROUP)]
     if not names or random.random() >= KEYED:
         return
     name = random.choice(names)
     accounts, service = random.randint(2, 4), services[name]
-    each = tuple((max(4, most * 2 // 3), window) for most, window in service.rates)
-    concurrent, rates = random.choice(((None, ()), (6, ()), (None, ((16, 0.75),)), (8, ((20, 1.0),))))
-    amounts = _amounts(random) if service.amounts and random.random() < 0.5 else ()
+    each = _rates((max(4, most * 2 // 3), window) for most, window in service.windows())
+    concurrent, rates = random.choice(((None, []), (6, []), (None, ["16/0.75s"]), (8, ["20/1s"])))
+    amounts = {QUANTITY: _amounts(random)} if service.quantities and random.random() < 0.5 else {}
     places = None if service.concurrent is None else random.randint(2, 5)
-    total = Total(concurrent, rates, amounts)
-    services[name] = replace(service, rates=each, concurrent=places, total=total)
+    total = Total(concurrent=concurrent, rates=rates, quantities=amounts)
+    services[name] = replace(service, rates=each, concurrent=places, per=PER, total=total)
     for task, kind in tasks.items():
         if name in kind.uses:
             tasks[task] = replace(kind, accounts=accounts)
 
 
-def _adapt(random: Random, services: dict[str, Service], tasks: dict[str, Kind]) -> bool:
-    """The concurrency of a service finds itself, perhaps; True when one does."""
+def _adapt(random: Random, services: dict[str, ServiceConfig], tasks: dict[str, Kind]) -> bool:
+    """Perhaps make the concurrency of a service adaptive; True when one is."""
     names = [name for name in _used(services, tasks) if services[name].total is None]
     if not names or random.random() >= ADAPTIVE:
         return False
     name, low = random.choice(names), random.randint(1, 2)
     start = random.randint(low, 5)
-    adapts = low, start, random.randint(start, 9)
-    services[name] = replace(services[name], concurrent=None, adapts=adapts)
+    bounds = Adaptive(min=low, start=start, max=random.randint(start, 9))
+    services[name] = replace(services[name], concurrent=None, adaptive=bounds)
     return True
 
 
-def _used(services: dict[str, Service], tasks: dict[str, Kind]) -> list[str]:
+def _used(services: dict[str, ServiceConfig], tasks: dict[str, Kind]) -> list[str]:
     """The services that some task uses."""
     uses = {use for kind in tasks.values() for use in kind.uses}
     return [name for name in services if any(fits(name, use) for use in uses)]
 
 
 class _Acts:
-    """Draws what is done."""
+    """Draws the acts of a world."""
 
-    def __init__(self, seed: int, nodes: int, tasks: dict[str, Kind], services: dict[str, Service]) -> None:
+    def __init__(
+        self, seed: int, nodes: int, tasks: dict[str, Kind], services: dict[str, ServiceConfig]
+    ) -> None:
         self._seed = seed
         self._nodes = nodes
         self._kinds = tasks
@@ -373,12 +316,8 @@ class _Acts:
         self._hopeful: set[str] = set()
         """Units that depend on later ones: nothing depends on them, so that there is no cycle."""
 
-    def all(self) -> list[Act]:
-        """Everything, in the order of time."""
-        return sorted(self._acts, key=lambda act: act.at)
-
-    def draw(self, works: int) -> None:
-        """Draw so many units, and what else happens."""
+    def draw(self, works: int) -> list[Act]:
+        """Draw so many units and everything else that happens, in order of time."""
         random = self._random
         step = 0
         while works > 0:
@@ -389,6 +328,7 @@ class _Acts:
         self._races(Random(f"{self._seed}/races"))
         self._troubles(Random(f"{self._seed}/troubles"))
         self._operate(Random(f"{self._seed}/operators"))
+        return sorted(self._acts, key=lambda act: act.at)
 
     def _item(self) -> Item:
         random = self._random
@@ -444,24 +384,13 @@ class _Acts:
         kinds = [*COMMITS, "crash", "crash", "submit_cut", "clock_forward", "clock_back"]
         for kind in random.sample(kinds, random.randint(1, 3)):
             seconds = random.choice((0.5, 3600.0)) * (1 if kind == "clock_forward" else -1)
-            items: tuple[Item, ...] = ()
-            if kind == "submit_cut":
-                items = tuple(
-                    self._priced(Item(f"cut{place}", random.choice(self._tasks))) for place in range(3)
-                )
-            self._acts.append(
-                Act(
-                    self._moment(random),
-                    kind,
-                    random.randrange(self._nodes),
-                    items,
-                    random.randint(0, 4),
-                    seconds,
-                )
-            )
+            cut = range(3 if kind == "submit_cut" else 0)
+            items = tuple(self._priced(Item(f"cut{place}", random.choice(self._tasks))) for place in cut)
+            at, node, steps = self._moment(random), random.randrange(self._nodes), random.randint(0, 4)
+            self._acts.append(Act(at, kind, node, items, steps, seconds))
 
     def _operate(self, random: Random) -> None:
-        """What people do to a queue that runs."""
+        """Draw what operators do while the queue runs."""
         services = self._services
         for _ in range(random.choice((0, 1, 3))):
             target, cascade = random.choice(self._ids), random.random() < 0.3
@@ -474,12 +403,17 @@ class _Acts:
         if random.random() < 0.3:
             name = random.choice(list(services))
             service = services[name]
-            rates = tuple((max(4, most + random.randint(-6, 6)), window) for most, window in service.rates)
-            concurrent = None if service.concurrent is None else random.randint(2, 8)
-            amounts = tuple(
-                (max(60, most + random.randint(-40, 40)), window) for most, window in service.amounts
+            rates = _rates(
+                (max(4, most + random.randint(-6, 6)), window) for most, window in service.windows()
             )
-            changed = replace(service, rates=rates, concurrent=concurrent, amounts=amounts)
+            concurrent = None if service.concurrent is None else random.randint(2, 8)
+            amounts = {
+                name: _rates(
+                    (max(60, most + random.randint(-40, 40)), window) for most, window in windows(texts)
+                )
+                for name, texts in service.quantities.items()
+            }
+            changed = replace(service, rates=rates, concurrent=concurrent, quantities=amounts)
             self._add(random, "limits", target=name, service=changed)
         if random.random() < 0.15:
             self._add(random, "leave")

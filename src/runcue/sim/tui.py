@@ -1,7 +1,7 @@
-"""The live screen: a simulation at the pace of a clock, and keys that turn its knobs while it runs.
+"""The live screen: shows a simulation while it runs, and has keys that change it.
 
 Rules:
-- The simulation lives in one thread of its own, on virtual time (player.py); the screen tells it how far to go.
+- The simulation runs in a thread of its own, on virtual time (player.py); the screen says how far it goes.
 - 80 columns and 24 lines are enough. Colour says nothing that a word does not say; NO_COLOR and terminals without
   Unicode are respected.
 - A key does the same in either case. Where it turns something, a small letter is a small step, a capital a big one;
@@ -40,15 +40,22 @@ FRAME = 0.1
 """Real seconds between two pictures."""
 
 LONGEST_STEP = 0.5
-"""Real seconds that are caught up with at most: a machine that cannot keep pace runs slower, and stays awake."""
+"""The most real seconds that one step makes up for: a slow machine runs slower, and its screen still answers."""
 
 SPEEDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 25, 60, 100, 250, 600, 1000, 3600)
 STYLES = {"plain": "", "soft": "dim", "strong": "bold", "good": "green", "warn": "yellow", "bad": "bold red"}
 
+KNOBS: dict[str, tuple[Callable[[Player, float], None], float, float]] = {
+    "error": (Player.turn_error_rate, 0.01, 0.1),
+    "latency": (Player.turn_latency, 1.25, 2.0),
+    "arrivals": (Player.turn_arrivals, 1.25, 2.0),
+}
+"""What turns each knob, and its small and its big step: an error rate is added to, the others are multiplied."""
+
 HELP = """\
 e E        error rate up by 1 or 10 points; after 50 % it begins anew
 l L        latency up by a quarter, or twofold
-r R        works arrive faster, by a quarter or twofold
+r R        units arrive faster, by a quarter or twofold
 up down    turn what was turned last up or down; with shift in big steps
 c          let services fail every call, or answer again
 p          pause arrivals, or go on
@@ -80,10 +87,10 @@ class Help(ModalScreen[None]):
 
 
 class Events(Vertical):
-    """The panel that takes what room is left: when that changes, everything is drawn anew."""
+    """The panel of events, which gets the rest of the screen: when its size changes, everything is drawn again."""
 
     def on_resize(self) -> None:
-        """Another size, also while the clock is stopped."""
+        """Draw everything again, even while the clock is stopped."""
         app = self.app
         if isinstance(app, Watch):
             app.show()
@@ -106,9 +113,9 @@ class Watch(App[None]):
     #help.ascii { border: ascii $foreground 35%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("e", "error(0.01)", priority=True), Binding("E", "error(0.1)", priority=True),
-        Binding("l", "latency(1.25)", priority=True), Binding("L", "latency(2.0)", priority=True),
-        Binding("r", "arrivals(1.25)", priority=True), Binding("R", "arrivals(2.0)", priority=True),
+        Binding("e", "turn('error', 1, 0)", priority=True), Binding("E", "turn('error', 1, 1)", priority=True),
+        Binding("l", "turn('latency', 1, 0)", priority=True), Binding("L", "turn('latency', 1, 1)", priority=True),
+        Binding("r", "turn('arrivals', 1, 0)", priority=True), Binding("R", "turn('arrivals', 1, 1)", priority=True),
         Binding("up", "again(1, 0)", priority=True), Binding("down", "again(-1, 0)", priority=True),
         Binding("shift+up", "again(1, 1)", priority=True), Binding("shift+down", "again(-1, 1)", priority=True),
         Binding("c,C", "failure", priority=True), Binding("p,P", "pause", priority=True),
@@ -134,7 +141,7 @@ class Watch(App[None]):
         self.is_unicode = is_unicode
         self.scene: Scene | None = None
         self._save = save
-        self._turned: tuple[str, float, float] = ("error", 0.01, 0.1)
+        self._turned = "error"
         self._thread = ThreadPoolExecutor(1, "simulation")
         self._steps = asyncio.Lock()
         self._said = ""
@@ -199,16 +206,12 @@ class Watch(App[None]):
         self._put("queue", queue_rows(scene))
         self._put("services", service_rows(scene, width))
         self._bring_up(scene)
-        self._put("events", event_rows(scene, width, self._room()))
+        room = max(1, self.query_one("#events-box").size.height)
+        self._put("events", event_rows(scene, width, room))
         self._put("controls", control_rows(scene, self.speed))
         config = self.player.simulation.config
-        state = (
-            "ended"
-            if scene.has_ended
-            else "stopped"
-            if self.is_stopped
-            else f"{moment(scene.duration)} in all"
-        )
+        state = "stopped" if self.is_stopped else f"{moment(scene.duration)} in all"
+        state = "ended" if scene.has_ended else state
         title = f"{clean(config.name)}   seed {config.seed}   {moment(scene.now)}   {state}"
         self.query_one("#queue-box").border_title = self._spelled(f"Queue   {title}")
         self.query_one("#controls-box").border_title = self._spelled(f"Controls   {self._said}".rstrip())
@@ -218,9 +221,6 @@ class Watch(App[None]):
         box = self.query_one("#services-box")
         places = [place for place, one in enumerate(scene.services) if one["name"] == scene.knobs.chosen]
         box.scroll_to(y=max(0, (places or [0])[0] - box.size.height + 1), animate=False)
-
-    def _room(self) -> int:
-        return max(1, self.query_one("#events-box").size.height)
 
     def _put(self, name: str, rows: list[Row]) -> None:
         text = Text(no_wrap=True, overflow="ellipsis" if self.is_unicode else "crop")
@@ -241,30 +241,18 @@ class Watch(App[None]):
 
     # keys -------------------------------------------------------------------------------------------------
 
-    async def action_error(self, step: float) -> None:
-        """Let more calls fail, or fewer."""
-        self._turned = ("error", 0.01, 0.1)
-        await self.turn(lambda player: player.turn_error_rate(step))
-
-    async def action_latency(self, factor: float) -> None:
-        """Let calls take longer, or shorter."""
-        self._turned = ("latency", 1.25, 2.0)
-        await self.turn(lambda player: player.turn_latency(factor))
-
-    async def action_arrivals(self, factor: float) -> None:
-        """Let units arrive faster, or slower."""
-        self._turned = ("arrivals", 1.25, 2.0)
-        await self.turn(lambda player: player.turn_arrivals(factor))
+    async def action_turn(self, knob: str, direction: int, is_big: int) -> None:
+        """Turn a knob up or down, by a small or a big step."""
+        self._turned = knob
+        act, *steps = KNOBS[knob]
+        step = steps[is_big]
+        if direction < 0:
+            step = -step if knob == "error" else 1 / step
+        await self.turn(lambda player: act(player, step))
 
     async def action_again(self, direction: int, is_big: int) -> None:
-        """Turn what was turned last."""
-        knob, small, big = self._turned
-        step = big if is_big else small
-        if knob == "error":
-            await self.action_error(direction * step)
-        else:
-            factor = step if direction > 0 else 1 / step
-            await (self.action_latency(factor) if knob == "latency" else self.action_arrivals(factor))
+        """Turn the knob that was turned last."""
+        await self.action_turn(self._turned, direction, is_big)
 
     async def action_failure(self) -> None:
         """Let services fail, or answer again."""
@@ -293,12 +281,10 @@ class Watch(App[None]):
 
     def action_speed(self, step: int) -> None:
         """Go faster, or slower."""
-        faster = [speed for speed in SPEEDS if speed > self.speed]
-        slower = [speed for speed in SPEEDS if speed < self.speed]
-        if step > 0 and faster:
-            self.speed = faster[0]
-        elif step < 0 and slower:
-            self.speed = slower[-1]
+        if step > 0:
+            self.speed = min((speed for speed in SPEEDS if speed > self.speed), default=self.speed)
+        else:
+            self.speed = max((speed for speed in SPEEDS if speed < self.speed), default=self.speed)
         self.show()
 
     def action_stop(self) -> None:
@@ -339,9 +325,9 @@ def play(
     arrivals: Iterable[Arrival] | None = None,
     save: Callable[[Player], bytes] | None = None,
 ) -> Outcome:
-    """Show a simulation live until somebody leaves; what had come of it by then.
+    """Show a simulation live until the user leaves, and return its outcome so far.
 
-    `save` makes the text of a snapshot; it is written into this folder, beside those that are there.
+    `save` makes the text of a snapshot, which goes into a new file in the current folder.
     """
     player = Player(config, *listeners, arrivals=arrivals)
     app = Watch(

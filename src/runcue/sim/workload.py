@@ -1,4 +1,4 @@
-"""What arrives when: groups of units that belong together, drawn at random from the seed.
+"""Draws the arrivals of a simulation from its seed: groups of units that belong together.
 
 Rules:
 - Arrivals are made one at a time and in order of time, however many there are.
@@ -28,11 +28,11 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     priority: float = 0.0
     needs: tuple[str, ...] = ()
-    """The units (or, by `is_ready`, their artifacts) that have to be there first."""
+    """The units that have to be complete first (with `is_ready`: whose artifacts have to be there)."""
     makes: str = ""
     """The artifact it makes, where units are linked by artifacts."""
     script: Script = ()
-    """What its attempts do, if known; else the service's behaviour decides."""
+    """What its attempts do, where a recording says so; otherwise the behaviour of the service decides."""
     cost: dict[str, float] = {}
     """The expected use of each quantity."""
     keys: dict[str, str] = {}
@@ -75,34 +75,18 @@ def arrivals(config: Config, until: float | None = None) -> Iterator[Arrival]:
         if at >= end:
             return
         made += len(shape)
-        works = _works(
-            shape, group, tasks, numbers, priority, is_plain=pattern == "none", by=workload.linked_by
-        )
+        ids = [f"w{next(numbers)}" for _ in shape]
+        works = [
+            Submission(
+                id=work_id,
+                task=tasks[(group if pattern == "none" else level) % len(tasks)],
+                priority=priority,
+                needs=tuple(ids[need] for need in needs if need < len(ids)),
+                makes=work_id if workload.linked_by == "is_ready" else "",
+            )
+            for work_id, (level, needs) in zip(ids, shape, strict=True)
+        ]
         yield Arrival(at, [*map(prices, works)] if workload.cost or workload.keys else works, pattern)
-
-
-def _works(
-    shape: list[tuple[int, tuple[int, ...]]],
-    group: int,
-    tasks: list[str],
-    numbers: Iterator[int],
-    priority: float,
-    *,
-    is_plain: bool,
-    by: str,
-) -> list[Submission]:
-    """The units of one group: its shape with ids, and the tasks that its levels stand for."""
-    ids = [f"w{next(numbers)}" for _ in shape]
-    return [
-        Submission(
-            id=ids[place],
-            task=tasks[(group if is_plain else level) % len(tasks)],
-            priority=priority,
-            needs=tuple(ids[need] for need in needs if need < len(ids)),
-            makes=ids[place] if by == "is_ready" else "",
-        )
-        for place, (level, needs) in enumerate(shape)
-    ]
 
 
 class Prices:

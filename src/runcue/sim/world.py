@@ -1,14 +1,15 @@
-"""Simulation: the real engine on mock services, fed with a workload, while things happen to it.
+"""Runs the real engine against mock services: submits a workload, kills nodes, hands every event to listeners.
 
     outcome = simulate(config, 7, metrics)      # on virtual time; one seed, one run
 
 Rules:
 - In memory one Cue does everything. In a file one Cue submits and listens, as a web server would, and lives to the
   end; others, the nodes, do the work and may be killed.
-- Listeners get every event of the queue, in order and once; one with a method `begin` is told first when it began.
-  Some say more than runcue's own: `queued` has `priority` and `needs` (and `cost` and `keys`) as they were
-  submitted, `started` is `refused` when the far side would not have it, and an end tells what was `charged`.
-- Nothing here reads the system's clock on virtual time, nor draws from a lot that is not the seed's.
+- Listeners get every event of the queue, in order and once. If a listener has a method `begin`, it is called first,
+  with the time at which the run began.
+- The simulation adds to the data of some events: `queued` has `priority`, `needs`, `cost` and `keys` as they were
+  submitted, `started` has `refused` when the service refused the call, an end has what was `charged`.
+- On virtual time nothing reads the system's clock, and all random numbers come from the seed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import math
 import signal
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from subprocess import Popen
@@ -30,22 +32,23 @@ from msgspec.structs import replace
 import runcue
 from runcue.sim.child import end, spawn
 from runcue.sim.config import Config
-from runcue.sim.mocks import RETURNED, Call, MockService, clock_of, draw
+from runcue.sim.mocks import RETURNED, MockService, clock_of, draw
+from runcue.sim.promise import Call
 from runcue.sim.workload import Arrival, Submission, arrivals, exact
 from runcue.testing import kill, run, watch
 
 Listener = Callable[[runcue.Event], None]
 
 PAUSE = 0.25
-"""How long a feeder that is held back waits before it looks again."""
+"""Seconds after which paused submitting looks whether it may go on."""
 ECHO = 1.0
-"""How long the last events of other nodes may take to be heard."""
+"""Seconds that the last events of other nodes may take to arrive."""
 CHUNK = 500
 LONGEST_NAP = 5.0
-"""How many seconds of events are handed out together at most."""
-TOLD_MORE = frozenset({"queued", "started", "completed", "failed"})
+"""The most seconds of events that are handed out together."""
+EXTENDED = frozenset({"queued", "started", "completed", "failed"})
 SAME = 0.1
-"""Seconds within which a refusal follows the start it belongs to."""
+"""Seconds within which a refusal follows the start that it belongs to."""
 KEPT_DOCUMENTS = 2000
 """Groups whose artifacts are remembered for the checker."""
 
@@ -54,22 +57,22 @@ class Outcome(msgspec.Struct, kw_only=True):
     """The outcome of a simulation."""
 
     config: Config
-    events: int
-    missed: int
-    """Events that a listener could not be given."""
-    submitted: int
-    rejected: dict[str, int]
+    events: int = 0
+    missed: int = 0
+    """Events that listeners could not be given."""
+    submitted: int = 0
+    rejected: dict[str, int] = {}
     counts: dict[str, int] = {}
-    """Units by state when it ended."""
+    """Units by state when the run ended."""
     calls: list[Call] = []
-    began_at: float
-    ended_at: float
-    kills: int
-    rebuilds: int
+    began_at: float = 0.0
+    ended_at: float = 0.0
+    kills: int = 0
+    rebuilds: int = 0
     refused: dict[str, int] = {}
     """Calls that each service refused as too many."""
     is_whole: bool = True
-    """False when it was left before its end."""
+    """False when the user left before the end."""
 
 
 class Simulation:
@@ -94,15 +97,11 @@ class Simulation:
         self.rate_factor = 1.0
         """A factor on the rate of arrivals; may be changed at any time."""
         self.is_paused = False
-        self.submitted = 0
-        self.rejected: dict[str, int] = {}
-        self.kills = 0
-        self.rebuilds = 0
-        self.events = 0
-        self.missed = 0
+        """While true, nothing is submitted."""
+        self.outcome = Outcome(config=config)
+        """What is counted while the run goes on."""
         self._pile: deque[runcue.Event] = deque()
         """Events of a queue in memory that the listeners have not heard yet."""
-        self.began_at = 0.0
         self._folder = folder
         self._arrivals = arrivals
         self._keep_calls = keep_calls
@@ -118,7 +117,12 @@ class Simulation:
         self._charged: dict[str, dict[str, float]] = {}
         self._documents: list[list[Submission]] = []
 
-    # what others may look at and turn ---------------------------------------------------------------------
+    # what others may read and change ---------------------------------------------------------------------
+
+    @property
+    def began_at(self) -> float:
+        """The time at which the run began."""
+        return self.outcome.began_at
 
     @property
     def now(self) -> float:
@@ -131,21 +135,13 @@ class Simulation:
         assert self._client is not None, "a simulation has a Cue once it runs"
         return self._client
 
-    def pause(self) -> None:
-        """Submit nothing more until resume()."""
-        self.is_paused = True
-
-    def resume(self) -> None:
-        """Go on submitting."""
-        self.is_paused = False
-
     def kill(self, node: int) -> bool:
         """Let a node die as by kill -9; False in memory, and when it is dead already."""
         victim = self.nodes[node] if 0 <= node < len(self.nodes) else None
         if victim is None or self.config.store == "memory":
             return False
         self.nodes[node] = None
-        self.kills += 1
+        self.outcome.kills += 1
         if isinstance(victim, runcue.Cue):
             kill(victim)
         else:
@@ -163,11 +159,11 @@ class Simulation:
 
     async def run(self) -> Outcome:
         """Run from the first arrival until everything has ended, or `drain` is over."""
-        if self._folder is None and self.config.store == "file":
-            with TemporaryDirectory(prefix="runcue-sim-") as folder:
-                self._folder = Path(folder)
-                return await self._run()
-        return await self._run()
+        if self._folder is not None or self.config.store == "memory":
+            return await self._run()
+        with TemporaryDirectory(prefix="runcue-sim-") as folder:
+            self._folder = Path(folder)
+            return await self._run()
 
     async def _run(self) -> Outcome:
         config = self.config
@@ -192,33 +188,21 @@ class Simulation:
 
     def outcome_so_far(self) -> Outcome:
         """The outcome until now, without counts and calls."""
-        return Outcome(
-            config=self.config,
-            events=self.events,
-            missed=self.missed,
-            submitted=self.submitted,
-            rejected=self.rejected,
-            began_at=self.began_at,
-            ended_at=self._now(),
-            kills=self.kills,
-            rebuilds=self.rebuilds,
-            refused={name: service.refused for name, service in self.services.items() if service.refused},
-            is_whole=False,
-        )
+        refused = {name: service.refused for name, service in self.services.items() if service.refused}
+        return replace(self.outcome, ended_at=self._now(), refused=refused, is_whole=False)
 
     def _begin(self) -> None:
         config = self.config
         self._now = clock_of(asyncio.get_running_loop())
-        self.began_at = self._now()
+        self.outcome.began_at = self._now()
         for listener in self.listeners:
             begin: Callable[[float], None] | None = getattr(listener, "begin", None)
             if begin is not None:
                 begin(self.began_at)
+        options: dict[str, Any] = {"began_at": self.began_at, "keep": self._keep_calls}
         for name, service in config.services.items():
             lot = Random(f"{config.seed}/service/{name}")
-            self.services[name] = MockService(
-                name, service.behaviour, lot, began_at=self.began_at, keep=self._keep_calls
-            )
+            self.services[name] = MockService(name, service.behaviour, lot, **options)
 
     def node(self, number: int) -> runcue.Cue:
         """One node of it alone, for a process of its own."""
@@ -245,15 +229,15 @@ class Simulation:
     def _calls(self) -> list[Call]:
         """One for each attempt, in order: work that uses several services calls one after the other."""
         found: list[Call] = []
-        places: dict[tuple[str, int, int], int] = {}
-        every = (call for service in self.services.values() for call in service.calls)
-        for call in sorted(every, key=lambda call: (call.entered_at, call.work_id, call.attempt)):
+        places: dict[tuple[str, int, object], tuple[int, str]] = {}
+        every = [(call, name) for name, service in self.services.items() for call in service.calls]
+        for call, name in sorted(every, key=lambda one: (one[0].entered_at, one[0].work_id, one[0].attempt)):
             key = call.work_id, call.attempt, call.node
-            first = found[places[key]] if key in places else None
-            if first is not None and first.how == RETURNED and first.service != call.service:
-                found[places[key]] = replace(first, left_at=call.left_at, how=call.how, charges=call.charges)
-            else:  # its first, or once more because it had been refused or given back
-                places[key] = len(found)
+            place, service_name = places.get(key, (-1, name))
+            if name != service_name and found[place].how == RETURNED:
+                found[place] = replace(found[place], left_at=call.left_at, how=call.how, charges=call.charges)
+            else:  # the first call, or another one because that was refused or given back
+                places[key] = len(found), name
                 found.append(call)
         return found
 
@@ -325,10 +309,10 @@ class Simulation:
         lot = Random(f"{self.config.seed}/used/{work_id}/{attempt}")
         return tuple((name, exact(amount * draw(share, lot), amount)) for name, amount in cost.items())
 
-    # hands ------------------------------------------------------------------------------------------------
+    # tasks beside the submitting -------------------------------------------------------------------------------
 
     def _hands(self) -> list[Coroutine[Any, Any, None]]:
-        """What goes on besides the feeding."""
+        """What goes on beside the submitting: killing nodes, and invalidating artifacts."""
         hands = [self._strike(number) for number in range(len(self.config.kills))]
         if self.config.workload.check_every is not None:
             hands.append(self._check(self.config.workload.check_every))
@@ -351,11 +335,11 @@ class Simulation:
             self._hear(self._pile.popleft())
 
     def _hear(self, event: runcue.Event) -> None:
-        self.events += 1
-        if event.type in TOLD_MORE:
-            event = self._told_more(event)
+        self.outcome.events += 1
+        if event.type in EXTENDED:
+            event = self._extended(event)
         elif event.type == "gap":
-            self.missed += event.missed
+            self.outcome.missed += event.missed
         for listener in self.listeners:
             listener(event)
 
@@ -372,7 +356,8 @@ class Simulation:
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
-    def _told_more(self, event: runcue.Event) -> runcue.Event:
+    def _extended(self, event: runcue.Event) -> runcue.Event:
+        """The event with what the simulation adds to its data."""
         work_id = event.work_id or ""
         more: dict[str, Any] = {}
         if event.type == "queued":
@@ -418,25 +403,22 @@ class Simulation:
                 await self.cue.submit_many(map(self._options, some))
             except runcue.SubmitError as error:
                 reason = "circular" if isinstance(error, runcue.DependencyCycle) else type(error).__name__
-                self.rejected[reason] = self.rejected.get(reason, 0) + len(some)
+                rejected = self.outcome.rejected
+                rejected[reason] = rejected.get(reason, 0) + len(some)
                 for work in some:
                     self._announced.pop(work.id, None)
             else:
-                self.submitted += len(some)
+                self.outcome.submitted += len(some)
             if len(self._announced) > CHUNK:
                 self._wake()
 
     def _options(self, work: Submission) -> dict[str, Any]:
+        """The options of `cue.submit`."""
         params: dict[str, Any] = {"script": list(work.script)} if work.script else {}
         if self.config.workload.cost:
             params["cost"] = work.cost
         params.update(work.keys)
-        found: dict[str, Any] = {
-            "task": work.task,
-            "id": work.id,
-            "priority": work.priority,
-            "params": params,
-        }
+        found = {"task": work.task, "id": work.id, "priority": work.priority, "params": params}
         if work.makes:
             params.update(makes=work.makes, needs=list(work.needs))
         elif work.needs:
@@ -445,10 +427,8 @@ class Simulation:
 
     async def _drain(self) -> float:
         """Wait until everything has ended, or `drain` is over, and return that moment."""
-        try:
+        with suppress(TimeoutError):
             await self.cue.join(timeout=self.config.patience())
-        except TimeoutError:
-            pass
         ended_at = self._now()
         self._is_ending = True
         self._wake()
@@ -479,7 +459,7 @@ class Simulation:
             for work in document[first:]:
                 self._artifacts.discard(work.makes)
             again = [replace(work, id=f"r{number}.{place}") for place, work in enumerate(document)]
-            self.rebuilds += 1
+            self.outcome.rebuilds += 1
             self._documents.remove(document)
             await self._submit(Arrival(self.now, again, "rebuild"))
 
