@@ -145,6 +145,10 @@ class InlineStore(Store, Protocol):
         """Run `decide` and commit its plan at once."""
         ...
 
+    def read_after(self, take_in: Callable[[], None]) -> None:
+        """Call `take_in` before every read: units may have been submitted that no turn has accepted yet."""
+        ...
+
 
 @runtime_checkable
 class SharedStore(Store, Protocol):

@@ -263,7 +263,7 @@ async def test_who_waits_is_told_by_a_turn_of_his_own_when_nobody_else_says_so(
     await settle()
     system = there._system
     assert system is not None
-    monkeypatch.setattr(system.store, "_tell", lambda plan: None)
+    monkeypatch.setattr(system.store, "_wake_others", lambda plan: None)
     monkeypatch.setattr(
         "runcue.stores.presence.peer_monitor.LOOK_AROUND", 1e6
     )  # nor does anybody look by himself
@@ -412,7 +412,7 @@ async def test_who_waits_for_work_that_ends_and_is_purged_unseen_is_told_that_it
     await here.submit("work", id="a")
     waiting = [asyncio.create_task(wait) for wait in (here.wait("a"), here.result("a"), here.join(["a"]))]
     await settle()
-    monkeypatch.setattr(store_of(there), "_tell", lambda plan: None)
+    monkeypatch.setattr(store_of(there), "_wake_others", lambda plan: None)
     there.start()
     await there.wait("a")
     assert await there.purge("a")
@@ -442,7 +442,7 @@ async def test_who_maps_over_work_that_ends_and_is_purged_unseen_is_told_that_it
     mapping = asyncio.create_task(mapped())
     await settle()
     [found] = await here.list()
-    monkeypatch.setattr(store_of(there), "_tell", lambda plan: None)
+    monkeypatch.setattr(store_of(there), "_wake_others", lambda plan: None)
     there.start()
     await there.wait(found.id)
     assert await there.purge(found.id)

@@ -312,10 +312,12 @@ class System:
             may_refuse=options.max_queued is not None,
         )
         for limits in registry.services.values():
-            self.engine.put(Declare(limits, is_quiet=True))
+            self.engine.inbox.put(Declare(limits, is_quiet=True))
         if self._shared is not None:
             try:
-                self._shared.listen(self.engine.store_changed, lambda worker: self.engine.put(Lost(worker)))
+                self._shared.listen(
+                    self.engine.store_changed, lambda worker: self.engine.inbox.put(Lost(worker))
+                )
             except BaseException:
                 self._shared.abandon()
                 raise
@@ -428,7 +430,7 @@ class System:
         return None if record is None else record.spec.task
 
     def _deliver(self, verdicts: list[Any]) -> None:
-        self.engine.put(Verdicts(verdicts))
+        self.engine.inbox.put(Verdicts(verdicts))
 
     def _callback_failed(self, kind: str, error: BaseException) -> None:
         function = self._registry.callbacks.get(kind, kind)  # declared files have no function
@@ -438,4 +440,4 @@ class System:
             "error": describe(error),
             "exception": error,
         }
-        self.engine.put(Tell("callback_failed", None, data))
+        self.engine.inbox.put(Tell("callback_failed", None, data))

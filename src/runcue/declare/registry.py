@@ -409,11 +409,16 @@ class Registry:
             parse.reject_unknown(item, SUBMIT_OPTIONS, "submit()")
         return self.spec(make_id=make_id, **item)
 
+    def always_accepts(self, spec: Spec) -> bool:
+        """True for a unit that no rule can refuse."""
+        has_room = self.options.max_queued is None
+        return has_room and not self.has_costs and not self.picks_services and _is_plain(spec)
+
     def submission(self, specs: list[Spec]) -> Submit:
         """The inbox item for these units."""
         is_plain = True
         for spec in specs:
-            if spec.is_named or spec.depends_on or spec.idempotency_key is not None:
+            if not _is_plain(spec):
                 is_plain = False
                 break
         submit = Submit(specs, is_plain)
@@ -515,3 +520,8 @@ def _check_replaces(before: Task, task: Task) -> None:
             f"Task {quoted(task.name)} is registered already, with executor {before.executor!r}. "
             "Give the new one another name, or make a new Cue."
         )
+
+
+def _is_plain(spec: Spec) -> bool:
+    """True when nothing has to be looked up before that unit is accepted."""
+    return not (spec.is_named or spec.depends_on or spec.idempotency_key is not None)

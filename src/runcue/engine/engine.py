@@ -4,8 +4,9 @@ A turn is the only way anything changes. Whatever wants a change puts an item in
 decides and commits; then the engine acts on the plan: answer callers, stop and start handlers, emit events, call
 callbacks, set the alarm. Between turns the engine sleeps until an item arrives or the alarm rings.
 
-With an inline store (memory) `request` takes a turn at once that accepts units and starts none. So `submit` returns
-without suspending, and the next turn chooses the best among all units submitted in a row.
+With an inline store (memory) `request` takes a turn at once that accepts units and starts none; units that no rule
+can refuse are even accepted by the next turn (inbox.py). So `submit` returns without suspending, and the next turn
+chooses the best among all units submitted in a row.
 
 Where several processes share a queue, `peer.py` decides whether this process plans for all of them or posts its
 inbox to the process that does. `act` carries out the plan in both cases.
@@ -16,10 +17,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from threading import get_ident
 from typing import Any, TypeVar
 
-from runcue.core.model.record import WorkState
+from runcue.core.model.record import Spec, WorkState
 from runcue.core.model.state import NO_HEAD
 from runcue.core.schedule.gates import Allowance, Questions
 from runcue.core.schedule.plan import Hello, Item, Plan, Serve
@@ -28,6 +28,7 @@ from runcue.engine.alarm import NEVER, Alarm
 from runcue.engine.attempts import Attempts
 from runcue.engine.bus import Bus
 from runcue.engine.decision import MUST_BE_KEPT, Ask, Decider
+from runcue.engine.inbox import Inbox
 from runcue.engine.judge import Judge
 from runcue.engine.peer import Peer
 from runcue.engine.replies import Replies
@@ -93,7 +94,6 @@ class Engine:
         already and `is_new` is False.
         """
         self._loop = asyncio.get_running_loop()
-        self._thread = get_ident()
         self._store: Store = store
         self._inline_store = store if isinstance(store, InlineStore) else None
         self._clock = clock
@@ -104,7 +104,8 @@ class Engine:
         self._bus = bus
         self._questions = questions
         self._drain = drain
-        self._inbox: list[Item] = []
+        self._wake = asyncio.Event()
+        self.inbox = Inbox(self._wake.set, self._loop)
         self.replies = Replies(self._loop)
         self.waiters = Waiters(self._loop, store)
         self._idle_waiters: list[asyncio.Future[None]] = []
@@ -114,13 +115,12 @@ class Engine:
             executors=executors,
             tasks=tasks,
             middleware=middleware,
-            put=self.put,
-            reports=Reports(clock, progress_interval, self.put_threadsafe),
+            put=self.inbox.put,
+            reports=Reports(clock, progress_interval, self.inbox.put_threadsafe),
             judge=judge,
             may_block=may_block,
         )
         self._loop_task: asyncio.Task[None] | None = None
-        self._wake = asyncio.Event()
         self._alarm = Alarm(clock, self._wake.set)
         self._may_start = False
         self._quiet: asyncio.Future[None] | None = None
@@ -133,6 +133,8 @@ class Engine:
         self._broken: Exception | None = None
         self._peer: Peer | None = None
         """Set for a shared store: decides for all processes, or posts the inbox to the process that does."""
+        if self._inline_store is not None:
+            self._inline_store.read_after(self._accept_gathered)
         if isinstance(store, SharedStore):
             self._peer = Peer(
                 self,
@@ -158,8 +160,8 @@ class Engine:
 
     @property
     def pending(self) -> int:
-        """How many units were pending after the last turn."""
-        return self._head.pending
+        """How many units were pending after the last turn, with those that the next one accepts."""
+        return self._head.pending + self.inbox.gathered
 
     async def counts(self) -> dict[WorkState, int]:
         """How many units there were in each state so far."""
@@ -184,7 +186,7 @@ class Engine:
         self._bus.begin()
         self._serve = Serve(queues)
         if self._store.is_inline:
-            self.put(self._serve)
+            self.inbox.put(self._serve)
         self._wake.set()
         self.take_turns()
 
@@ -244,7 +246,7 @@ class Engine:
     def _is_stopping(self) -> bool:
         if self._may_start or self._loop_task is None or self._loop_task.done():
             return False
-        has_items = bool(self._inbox) or self._one_at_a_time.locked() or self._has_unread
+        has_items = bool(self.inbox) or self._one_at_a_time.locked() or self._has_unread
         return (self._failures < MAX_FAILURES and has_items) or self.attempts.are_awaited()
 
     def _signal_quiet(self) -> None:
@@ -315,27 +317,10 @@ class Engine:
         self._bus.wake()
         self.waiters.recheck()
 
-    def put(self, item: Item) -> None:
-        """Leave an item for the next turn."""
-        self._inbox.append(item)
-        self._wake.set()
-
-    def put_first(self, item: Item) -> None:
-        """Leave an item before all others, in place of any item of its type."""
-        self._inbox = [item, *(other for other in self._inbox if type(other) is not type(item))]
-
-    def put_threadsafe(self, item: Item) -> None:
-        """Leave an item for the next turn, from any thread."""
-        if get_ident() == self._thread:
-            self.put(item)
-        else:
-            self._loop.call_soon_threadsafe(self.put, item)
-
     async def request(self, item: Item) -> Any:
         """Put an item into a turn; return its answer, or raise the exception that is its answer."""
         self._raise_if_broken()
-        self._inbox.append(item)
-        self._wake.set()
+        self.inbox.put(item)
         if self._store.is_inline:
             plan = self._inline_turn(is_whole=False)
             self.act(plan)
@@ -345,6 +330,16 @@ class Engine:
                         raise answer
                     return answer
         return await self.replies.to(item)
+
+    def accept(self, spec: Spec) -> None:
+        """Have the next turn accept a unit that no rule can refuse. Only for an inline store."""
+        self._raise_if_broken()
+        self.inbox.gather(spec)
+
+    def _accept_gathered(self) -> None:
+        """Take a turn before records are read, if units were submitted that none has accepted yet."""
+        if self.inbox.gathered:
+            self.act(self._inline_turn(is_whole=False))
 
     async def look(self, question: Callable[[Scheduler, Turn], T]) -> T:
         """Ask the scheduler a question, in a turn that takes the inbox and starts no unit."""
@@ -383,7 +378,7 @@ class Engine:
     async def _until_taken(self, peer: Peer) -> None:
         """Wait until a turn has taken everything this process posted, so that it sees its own changes."""
         self._raise_if_broken()
-        await peer.until_taken(has_more=bool(self._inbox) and not peer.decides)
+        await peer.until_taken(has_more=bool(self.inbox) and not peer.decides)
 
     def _looked(self, task: asyncio.Task[None]) -> None:
         """Take a full turn after a look: its turn has seen what other processes did, and started nothing."""
@@ -439,7 +434,7 @@ class Engine:
 
     def take_inbox(self) -> list[Item]:
         """Empty the inbox and return its items."""
-        items, self._inbox = self._inbox, []
+        items = self.inbox.take()
         self.attempts.take_entries()
         return items
 
@@ -470,8 +465,8 @@ class Engine:
         waiting = peer.turn_failed(None if is_again else error)
         self._failures += 1
         kept = [item for item in items if is_again or isinstance(item, MUST_BE_KEPT)]
-        known = {id(item) for item in (*items, *self._inbox)}
-        self._inbox = [*kept, *(item for item in waiting if id(item) not in known), *self._inbox]
+        known = {id(item) for item in items}
+        self.inbox.put_back([*kept, *(item for item in waiting if id(item) not in known)])
         if is_again:
             return
         for item in items:
@@ -513,4 +508,4 @@ class Engine:
         self._alarm.set(at)
 
     def _is_busy(self) -> bool:
-        return self._head.pending + self._head.running > 0 or self._has_unread
+        return self.pending + self._head.running > 0 or self._has_unread

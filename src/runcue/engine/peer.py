@@ -19,6 +19,7 @@ from runcue.core.schedule.plan import Ended, Hello, Item, Missed, Outcome, Plan
 from runcue.core.schedule.scheduler import Scheduler
 from runcue.engine.attempts import Attempts
 from runcue.engine.decision import Ask, Decider
+from runcue.engine.inbox import Inbox
 from runcue.engine.leadership import Leadership
 from runcue.engine.outbox import Outbox
 from runcue.engine.pace import Pace
@@ -40,18 +41,11 @@ class Shell(Protocol):
     """What a Peer needs of the engine; see there."""
 
     attempts: Attempts
+    inbox: Inbox
 
     @property
     def is_started(self) -> bool:
         """True while this process starts units."""
-        ...
-
-    def put(self, item: Item) -> None:
-        """Leave an item for the next turn."""
-        ...
-
-    def put_first(self, item: Item) -> None:
-        """Leave an item before all others, in place of any item of its type."""
         ...
 
     def take_inbox(self) -> list[Item]:
@@ -166,7 +160,7 @@ class Peer:
             return False, self._shell.take_inbox() if items is None else items, error
         if plan is None and self._scheduler is not None:  # submissions waited for room in this scheduler
             for item in self._scheduler.waiting_here():
-                self._shell.put(item)
+                self._shell.inbox.put(item)
         is_going_on = plan is not None and plan.head.decider == self._leadership.me
         self._scheduler = scheduler if is_going_on else None
         if plan is None and post is not None:
@@ -215,7 +209,7 @@ class Peer:
         """Put an introduction of this process first in the inbox, if the others lack something of it."""
         hello = self._hello(is_new)
         if hello is not None:
-            self._shell.put_first(hello)
+            self._shell.inbox.put_first(hello)
 
     def _posted(self, number: int, items: list[Item], received: Received | None) -> None:
         """Note a post that is stored, and the exceptions of the outcomes in it."""
@@ -248,7 +242,7 @@ class Peer:
         self._outbox.receive(received)
         if received.has_missed:
             self._outbox.fail(StoreError(f"{MISSED} {UNANSWERED}"), is_all=False)
-            shell.put(Missed())
+            shell.inbox.put(Missed())
         if not received.is_whole:
             shell.wake()
         self._leadership.observe(head, self._outbox.has_unread)
@@ -256,15 +250,15 @@ class Peer:
         plan.head = head
         plan.start = [record for record in plan.start if record.token not in shell.attempts.runs]
         for work_id, token in received.unbegun:
-            shell.put(Ended(work_id, token))
+            shell.inbox.put(Ended(work_id, token))
         for work_id, token in received.given_up:
             if token in shell.attempts.runs:
                 plan.stop.append(token)
             else:  # it never began here, or has reported its end before
-                shell.put(Ended(work_id, token))
+                shell.inbox.put(Ended(work_id, token))
         if not shell.is_started:
             for record in plan.start:
-                shell.put(Outcome(record.id, record.token, None, UNBEGUN))
+                shell.inbox.put(Outcome(record.id, record.token, None, UNBEGUN))
             plan.start = []
         shell.act(plan)
         if not is_deciding:  # else `_decided` follows with the answers of this turn
@@ -293,7 +287,7 @@ class Peer:
     def _resubmit(self, decider: str | None) -> None:
         """Put submissions into the inbox again that waited for room in a process that no longer decides."""
         for item in self._outbox.resubmissions(decider):
-            self._shell.put(item)
+            self._shell.inbox.put(item)
 
     def _watch_decider(self) -> None:
         """Have the next exchange take over when that is due, as long as posts of this process are not taken."""

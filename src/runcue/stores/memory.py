@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -49,6 +49,11 @@ class MemoryStore:
         self._dependents: dict[str, dict[str, None]] = {}  # need → ids, in the order they came
         self._forgotten: dict[str, WorkState] = {}
         self._config: dict[str, str] = {}
+        self._take_in: Callable[[], None] = lambda: None
+
+    def read_after(self, take_in: Callable[[], None]) -> None:
+        """Call `take_in` before every read: units may have been submitted that no turn has accepted yet."""
+        self._take_in = take_in
 
     def take_turn(self, decide: Decide) -> Plan:
         """Decide, and store what was decided."""
@@ -79,10 +84,12 @@ class MemoryStore:
 
     async def get(self, work_id: str) -> Record | None:
         """One record."""
+        self._take_in()
         return self._records.get(work_id)
 
     async def find(self, query: Query) -> list[Record]:
         """The records that are asked for, newest first."""
+        self._take_in()
         newest = reversed(self._records.values())
         found = list(islice(filter(query.finds, islice(newest, MANY)), query.limit))
         if len(found) == query.limit or len(self._records) <= MANY:
@@ -95,6 +102,7 @@ class MemoryStore:
 
     async def tally(self) -> dict[str, dict[str, int]]:
         """How many units of each task are pending and running."""
+        self._take_in()
         pending, running = WorkState.PENDING, WorkState.RUNNING
         live = [one for one in self._records.values() if one.state is pending or one.state is running]
         tasks = Counter((record.state, record.spec.task) for record in live)
@@ -102,6 +110,7 @@ class MemoryStore:
 
     async def get_many(self, ids: list[str]) -> dict[str, Record]:
         """These units, but for those that are unknown."""
+        self._take_in()
         return {work_id: self._records[work_id] for work_id in ids if work_id in self._records}
 
     async def config(self) -> dict[str, str]:
