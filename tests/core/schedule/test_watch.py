@@ -213,6 +213,33 @@ def test_pending_time_counts_from_when_the_work_might_first_have_run() -> None:
     assert bench.states() == {"delayed": "failed", "scheduled": "failed"}
 
 
+def test_the_pending_warning_is_not_told_again_when_another_limit_is_reached() -> None:
+    bench = paused_bench(pending_warn_after=10)
+    bench.submit("a", depends_on=["never"], dependency_timeout=30)
+    for _ in range(4):
+        bench.after(10)
+    assert (bench.told("pending_warning"), bench.state("a")) == (["a"], "failed")
+
+
+@pytest.mark.parametrize("seconds", [0.5, 20, -0.5, -20])
+def test_pending_time_ends_although_the_wall_clock_was_set(seconds: float) -> None:
+    bench = paused_bench(pending_timeout=60)
+    bench.submit("scheduled", run_at=START + 30)
+    bench.wall += seconds
+    bench.after(90 + abs(seconds))
+    assert bench.states() == {"scheduled": "failed"}
+
+
+@pytest.mark.parametrize("seconds", [0.5, 20, -0.5, -20])
+def test_the_pending_warning_is_told_once_although_the_wall_clock_was_set(seconds: float) -> None:
+    bench = paused_bench(pending_warn_after=60)
+    bench.submit("scheduled", run_at=START + 30)
+    bench.wall += seconds
+    for _ in range(3):
+        bench.after(90 + abs(seconds))
+    assert bench.told("pending_warning") == ["scheduled"]
+
+
 def test_a_retry_has_its_own_pending_time_from_when_it_is_due() -> None:
     bench = Bench(pending_timeout=60, retry=SLOW_RETRY)
     bench.submit("a", delay=30)

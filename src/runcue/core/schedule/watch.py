@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from runcue.core.ledger.deadlines import DEPENDENCY, THROTTLE, WARNING, deadlines, due_at
+from runcue.core.ledger.deadlines import DEPENDENCY, THROTTLE, TIMEOUT, WARNING, deadlines, due_at
 from runcue.core.ledger.ledger import Ledger
 from runcue.core.limits.breaker import end_of
 from runcue.core.model.record import Record
@@ -39,11 +39,16 @@ def wakes_at(ledger: Ledger) -> float:
 
 
 def _check_limits(ledger: Ledger, record: Record) -> None:
-    """Act on the limits of a unit that were reached since the last look at it."""
+    """Act on the limits of a unit that were reached since the last look at it.
+
+    Limits that count from `run_at` move when the wall clock is set: one may lie before the last look although it was
+    never reached. A timeout counts all the same, since only a pending unit is looked at; so does a unit's only limit.
+    """
     settings, now = ledger.lanes.settings_of(record.spec.task), ledger.turn.now
     since = -math.inf if record.watch_at is None else record.watch_at
-    for at, kind in sorted(deadlines(record, settings, now, ledger.turn.wall)):
-        if not since <= at <= now:
+    limits = sorted(deadlines(record, settings, now, ledger.turn.wall))
+    for at, kind in limits:
+        if at > now or (at < since and kind != TIMEOUT and len(limits) > 1):
             continue
         if kind == DEPENDENCY:
             if _has_unmet_needs(ledger, record):
