@@ -215,7 +215,7 @@ def test_pending_time_counts_from_when_the_work_might_first_have_run() -> None:
 
 def test_the_pending_warning_is_not_told_again_when_another_limit_is_reached() -> None:
     bench = paused_bench(pending_warn_after=10)
-    bench.submit("a", depends_on=["never"], dependency_timeout=30)
+    bench.submit("a", needs=["x"], dependency_timeout=30)
     for _ in range(4):
         bench.after(10)
     assert (bench.told("pending_warning"), bench.state("a")) == (["a"], "failed")
