@@ -100,7 +100,9 @@ class _Selector(selectors.DefaultSelector):
             held = self._is_held()
             events = super().select(pause)
             if events or timeout == 0:
-                return events
+                return sorted(
+                    events, key=lambda event: event[0].fd
+                )  # which came first is the system's chance
             if not self._must_wait(timeout, held, time.monotonic() - began):
                 return []
             pause = _PAUSE
