@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from math import isnan
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -173,6 +173,14 @@ class Question:
         return FALLBACKS.get(self.kind, UNSEEN)
 
 
+class Moment(NamedTuple):
+    """What priority callbacks are told of the queue: the same for all units of a plan, so that equals score alike."""
+
+    at: float
+    depth: int
+    pressure: dict[str, float]
+
+
 Interview = Generator[tuple[Question, tuple[Any, ...]] | Verdict, Any, None]
 """Yields the questions about one unit, one after the other, each with its arguments; then the verdict."""
 
@@ -202,7 +210,7 @@ class Judge:
         """The declared files, by task."""
         self._questions: dict[str, Question] = {}
         self._file_checks: dict[str, Question] = {}
-        self._todo: deque[tuple[Record, int, dict[str, float]]] = deque()
+        self._todo: deque[tuple[Record, Moment]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_going = False
         self._unanswered = 0
@@ -269,7 +277,8 @@ class Judge:
         self._first_tokens = max(-SLICE, self._first_tokens - (len(plan.ask) - plan.again) * self._cost)
         self._again_tokens = max(-SLICE, self._again_tokens - plan.again * self._cost)
         self._unanswered += len(plan.ask)
-        self._todo.extend((record, plan.depth, plan.pressure) for record in plan.ask)
+        moment = Moment(self._clock.now(), plan.depth or 1, plan.pressure)
+        self._todo.extend((record, moment) for record in plan.ask)
         if not self._is_going:
             self._next_slice()
 
@@ -284,9 +293,9 @@ class Judge:
         asked = 0
         is_plain = all(question.is_plain for question in self._questions.values())
         while self._todo and (not asked or timer() - began < SLICE):
-            record, depth, pressure = self._todo.popleft()
+            record, moment = self._todo.popleft()
             check = self._file_check(record.spec.task)
-            interview = self._interview(record, check, depth, pressure)
+            interview = self._interview(record, check, moment)
             asked += 1
             if is_plain and (check is None or check.is_plain):
                 verdicts.append(self._conduct(interview))
@@ -360,9 +369,7 @@ class Judge:
         for question in (*self._questions.values(), *self._file_checks.values()):
             question.close()
 
-    def _interview(
-        self, record: Record, file_check: Question | None, depth: int, pressure: dict[str, float]
-    ) -> Interview:
+    def _interview(self, record: Record, file_check: Question | None, moment: Moment) -> Interview:
         """The questions about one unit, in the order of the gates; the first closed gate ends it."""
         questions, clock = self._questions, self._clock
         work = view(record)
@@ -393,6 +400,7 @@ class Judge:
             yield Verdict(work.id, clock.now())
         else:
             now = clock.now()
-            context = PriorityContext(work, max(0.0, now - record.created_at), depth or 1, pressure)
+            waited = max(0.0, moment.at - record.created_at)
+            context = PriorityContext(work, waited, moment.depth, moment.pressure)
             score = yield priority, (context,)
             yield Verdict(work.id, now, True, True, score)

@@ -287,8 +287,8 @@ async def a_glance_changes_nothing(open_store: Open) -> None:
     """A glance sees the queue as it is, whichever process decides, and takes no posts or letters."""
     async with hands(open_store, 2) as [one, other]:
         me = other.shared.me().id
-        running = started(pending(1), 1, NOW, me, f"running/{me}")
-        await one.write(pending(2))
+        running = started(pending(2), 1, NOW, me, f"running/{me}")
+        await one.write(pending(1))
         await one.give(me, running)
         seen: list[object] = []
 
@@ -303,7 +303,7 @@ async def a_glance_changes_nothing(open_store: Open) -> None:
         for hand in (one, other):
             seen.clear()
             await hand.shared.glance(decide)
-            expect("seen", seen, [(True, {"ready/call": (NOW + 2, 2)}, [], frozenset()), ([1], [])])
+            expect("seen", seen, [(True, {"ready/call": (NOW + 1, 1)}, [], frozenset()), ([1], [])])
         expect("nothing is kept", await one.store.config(), {})
         expect("goes on", await one.try_turn() is not None, True)
         expect("its letter is there", (await other.shared.exchange(None)).plan.start, [running])

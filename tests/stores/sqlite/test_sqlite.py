@@ -344,7 +344,7 @@ async def test_closing_does_not_wait_for_ever_for_a_turn_that_another_process_ho
         with pytest.raises(StorageBusy):
             await Hand(other, {}).look(lambda turn: None)
         await other.close()
-        assert told(caplog, "others hold it")
+        assert told(caplog, "is closed when its turn comes")
         assert is_alive(side_directory(path), other.worker), "its thread still waits"
         store._turnstile.release()
         await until(lambda: not is_alive(side_directory(path), other.worker))
