@@ -42,4 +42,19 @@ lock requirements/test.txt --extra all --group build --group test --group lint \
 lock requirements/typing.txt --extra otel --group typing --constraint requirements/test.txt pyproject.toml "$@"
 lock requirements/peers.txt --group peers --constraint requirements/test.txt "$@"
 lock requirements/peers-arq.txt --group peers-arq --constraint requirements/test.txt "$@"
+lock requirements/peers-honker.txt --group peers-honker "$@"
 lock requirements/docs.txt --group docs "$@"
+
+# What is written for Node; its lock names no registry either.
+npm_lock() {
+    local folder=$1
+    npm install --prefix "$folder" --package-lock-only --ignore-scripts --no-audit --no-fund \
+        --omit-lockfile-registry-resolved >/dev/null
+    if grep -nE '://' "$folder/package-lock.json" | grep -v '"url"'; then
+        echo "lock: $folder/package-lock.json names a registry (lines above)." >&2
+        exit 1
+    fi
+    echo "lock: $folder/package-lock.json, $(grep -c '"version"' "$folder/package-lock.json") packages"
+}
+
+if command -v npm >/dev/null; then npm_lock requirements/peers-npm; fi

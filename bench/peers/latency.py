@@ -11,9 +11,9 @@ from statistics import median, quantiles
 from typing import Any
 
 from bench.peers.contenders import Contender
-from bench.peers.part import WARM, queue
+from bench.peers.part import WARM
 from bench.peers.places import Absent, Place, Places
-from bench.peers.timed import Failed, absent, cast, plan
+from bench.peers.timed import Failed, absent, cast, plan, prepare
 
 PROBES = 300
 SECONDS = 6.0
@@ -22,7 +22,7 @@ SECONDS = 6.0
 
 def probed(contender: Contender, place: Place, probes: int) -> list[float]:
     """Seconds from submit to start, one for each work."""
-    queue(contender.name).prepare(place.where)
+    prepare(contender.name, place)
     asks = {**plan("time", share=probes, warm=WARM, runs=not contender.apart), "seconds": SECONDS}
     plans = [asks, plan("time", warm=WARM)] if contender.apart else [asks]
     with cast(contender.name, place, plans) as here:
@@ -41,7 +41,7 @@ def measure(places: Places, contenders: Sequence[Contender], *, quick: bool = Fa
     for contender in contenders:
         row: dict[str, Any] = {
             "key": contender.key,
-            "name": contender.name,
+            "name": contender.label,
             "store": contender.store,
             "error": absent(contender.name),
         }

@@ -111,19 +111,19 @@ def call() -> Call:
 
 
 @asynccontextmanager
-async def program(home: str, *arguments: str) -> AsyncIterator[None]:
+async def program(home: str, *arguments: str, executable: str = sys.executable) -> AsyncIterator[None]:
     """Such a worker: Python with arguments, asked to end and made to; what it says is kept beside the board."""
-    process = _started(home, arguments)
+    process = _started(home, executable, arguments)
     try:
         yield
     finally:
         _ended(process)
 
 
-def _started(home: str, arguments: tuple[str, ...]) -> subprocess.Popen[bytes]:
+def _started(home: str, executable: str, arguments: tuple[str, ...]) -> subprocess.Popen[bytes]:
     with Path(os.environ["RUNCUE_BENCH_BOARD"] + ".said").open("ab") as said:
         return subprocess.Popen(
-            [sys.executable, *arguments],
+            [executable, *arguments],
             cwd=ROOT,
             env=homes.environment(home),
             stdin=subprocess.DEVNULL,

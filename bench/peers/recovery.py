@@ -16,10 +16,9 @@ from time import perf_counter
 from typing import Any
 
 from bench.peers.contenders import Contender
-from bench.peers.part import queue
 from bench.peers.places import Absent, Place, Places
 from bench.peers.processor import kill
-from bench.peers.timed import POLL, Cast, Failed, absent, cast, plan
+from bench.peers.timed import POLL, Cast, Failed, absent, cast, plan, prepare
 
 WORKS = 4
 BOUND = 90.0
@@ -76,7 +75,7 @@ def measure(places: Places, contenders: Sequence[Contender], *, quick: bool = Fa
     def one(contender: Contender, place: Place) -> dict[str, Any]:
         row = {
             "key": contender.key,
-            "name": contender.name,
+            "name": contender.label,
             "store": contender.store,
             "works": WORKS,
             "bound": bound,
@@ -95,13 +94,13 @@ def measure(places: Places, contenders: Sequence[Contender], *, quick: bool = Fa
             if not reason:
                 try:
                     place = stack.enter_context(places.fresh(contender.kind))
-                except Absent as error:
+                    prepare(contender.name, place)
+                except (Absent, Failed) as error:
                     reason = str(error)
             if reason:
-                row = {"key": contender.key, "name": contender.name, "store": contender.store}
+                row = {"key": contender.key, "name": contender.label, "store": contender.store}
                 rows.append({**row, "error": reason})
                 continue
-            queue(contender.name).prepare(place.where)
             asked.append(pool.submit(one, contender, place))
         rows += [found.result() for found in asked]
     return rows

@@ -26,20 +26,32 @@ from tests.pg.server import installations
 
 RESULTS = Path(__file__).with_name("results.json")
 MEASURES = ("throughput", "latency", "limits", "recovery")
-SHOWN = (
-    *(
-        "aiolimiter",
-        "aiometer",
-        "arq",
-        "asyncpg",
-        "celery",
-        "dbos",
-        "dramatiq",
-        "hiredis",
-        "huey",
-        "pgqueuer",
-    ),
-    *("procrastinate", "psycopg", "pyrate-limiter", "redis", "rq", "saq", "taskiq", "taskiq-redis", "uvloop"),
+SHOWN = frozenset(
+    (
+        *(
+            "absurd-sdk",
+            "aiolimiter",
+            "aiometer",
+            "arq",
+            "asyncpg",
+            "awa-pg",
+            "celery",
+            "dbos",
+            "dramatiq",
+            "flexiq",
+        ),
+        *(
+            "graphile-worker",
+            "hiredis",
+            "honker",
+            "huey",
+            "pgqueuer",
+            "procrastinate",
+            "psycopg",
+            "pyrate-limiter",
+        ),
+        *("redis", "rq", "saq", "taskiq", "taskiq-redis", "uvloop"),
+    )
 )
 """The packages whose versions are told."""
 

@@ -31,7 +31,7 @@ def tried(places: Places, contender: Contender, count: int) -> Round:
 def measure(places: Places, contenders: Sequence[Contender], *, quick: bool = False) -> list[dict[str, Any]]:
     """What each did; who failed once is a line with the reason, and the others go on."""
     rows = [
-        {"key": one.key, "name": one.name, "store": one.store, "error": absent(one.name)}
+        {"key": one.key, "name": one.label, "store": one.store, "error": absent(one.name)}
         for one in contenders
     ]
     counts = [40 if quick else FIRST] * len(rows)

@@ -106,6 +106,14 @@ def cast(name: str, place: Place, plans: list[dict[str, Any]]) -> Iterator[Cast]
             started.close()
 
 
+def prepare(name: str, place: Place) -> None:
+    """Let a queue make its tables; whatever goes wrong becomes a `Failed` with one line."""
+    try:
+        queue(name).prepare(place.where)
+    except Exception as error:
+        raise Failed(f"{type(error).__name__}: {error}".splitlines()[0]) from error
+
+
 def plan(mode: str, *, runs: bool = True, first: int = 0, share: int = 0, warm: int = 0) -> dict[str, Any]:
     """What one process does."""
     return {"mode": mode, "runs": runs, "first": first, "share": share, "warm": warm, "seconds": 0.0}
@@ -122,8 +130,7 @@ def shares(count: int, processes: int, apart: bool) -> list[dict[str, Any]]:
 
 def timed(name: str, place: Place, count: int, processes: int = 1, *, apart: bool = False) -> Round:
     """One run, from the first submit to the moment at which the store says that every work has ended."""
-    module = queue(name)
-    module.prepare(place.where)
+    prepare(name, place)
     plans = shares(count, processes, apart)
     total = sum(one["share"] for one in plans)
     with cast(name, place, plans) as here:
