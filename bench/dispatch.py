@@ -1,7 +1,8 @@
 """Timed: from the first submission until all no-ops are over, submission included; concurrency 100.
 
 The other side is `asyncio.gather` over the same no-op, each under one Semaphore(100). Figures are how many
-times as fast runcue is: 2 means half the time. The no-op that returns at once never fills the semaphore, so
+times as fast runcue is: 2 means half the time; one line compares the processor's time of single submits with that of
+`submit_many`, where 2 means twice as much. The no-op that returns at once never fills the semaphore, so
 gather does almost nothing for it; the one that gives way once does, and is shown for comparison.
 """
 
@@ -10,13 +11,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from time import perf_counter
-from typing import Any
+from time import perf_counter, process_time
+from typing import Any, NamedTuple
 
-from bench.measure import Line, best_in_turns, run
+from bench.measure import Line, run
 from runcue import Cue
 
 CONCURRENT = 100
+
+
+class Took(NamedTuple):
+    """Seconds of a run, by the clock on the wall and of the processor."""
+
+    wall: float
+    processor: float
+
+
+class Watch:
+    """Both clocks, from now on."""
+
+    def __init__(self) -> None:
+        self._wall, self._processor = perf_counter(), process_time()
+
+    def took(self) -> Took:
+        """What has passed."""
+        return Took(perf_counter() - self._wall, process_time() - self._processor)
 
 
 async def no_op(work: Any) -> None:
@@ -28,33 +47,33 @@ async def give_way(work: Any) -> None:
     await asyncio.sleep(0)
 
 
-async def by_gather(count: int, handler: Callable[[Any], Any]) -> float:
+async def by_gather(count: int, handler: Callable[[Any], Any]) -> Took:
     semaphore = asyncio.Semaphore(CONCURRENT)
 
     async def one(item: dict[str, Any]) -> None:
         async with semaphore:
             await handler(item)
 
-    began = perf_counter()
+    watch = Watch()
     await asyncio.gather(*(one({"page": page}) for page in range(count)))
-    return perf_counter() - began
+    return watch.took()
 
 
-async def by_submit_many(count: int, handler: Callable[[Any], Any]) -> float:
+async def by_submit_many(count: int, handler: Callable[[Any], Any]) -> Took:
     async with prepared(handler) as cue:
-        began = perf_counter()
+        watch = Watch()
         await cue.submit_many({"task": "work", "params": {"page": page}} for page in range(count))
         await cue.join()
-        return perf_counter() - began
+        return watch.took()
 
 
-async def by_submit(count: int, handler: Callable[[Any], Any]) -> float:
+async def by_submit(count: int, handler: Callable[[Any], Any]) -> Took:
     async with prepared(handler) as cue:
-        began = perf_counter()
+        watch = Watch()
         for page in range(count):
             await cue.submit("work", params={"page": page})
         await cue.join()
-        return perf_counter() - began
+        return watch.took()
 
 
 def prepared(handler: Callable[[Any], Any]) -> Cue:
@@ -65,23 +84,30 @@ def prepared(handler: Callable[[Any], Any]) -> Cue:
     return cue
 
 
+def best_of(rounds: int, count: int, handler: Callable[[Any], Any], *ways: Callable[..., Any]) -> list[Took]:
+    """The best of several rounds for each way, by each clock; all ways take turns."""
+    found = [[run(partial(way, count, handler)) for way in ways] for _ in range(rounds)]
+    return [Took(*map(min, zip(*column, strict=True))) for column in zip(*found, strict=True)]
+
+
 def measure(quick: bool) -> list[Line]:
     """How fast no-op coroutines get through."""
     count, rounds = (2_000, 1) if quick else (100_000, 7)
-    ways = (by_gather, by_submit_many, by_submit)
+    gather, many, single = best_of(rounds, count, no_op, by_gather, by_submit_many, by_submit)
+    slow_gather, slow_many = best_of(rounds, count, give_way, by_gather, by_submit_many)
 
-    def timed(way: Callable[..., Any], handler: Callable[[Any], Any]) -> Callable[[], float]:
-        return lambda: run(partial(way, count, handler))
-
-    gather, many, single = best_in_turns(rounds, *(timed(way, no_op) for way in ways))
-    slow_gather, slow_many = best_in_turns(rounds, *(timed(way, give_way) for way in ways[:2]))
-
-    def line(name: str, base: float, time: float, at_least: float | None) -> Line:
-        note = f"{1e6 * time / count:.1f} µs each, gather {1e6 * base / count:.1f}"
-        return Line(name, base / time, "×", at_least=at_least, note=note)
+    def line(name: str, base: Took, this: Took, at_least: float | None) -> Line:
+        note = f"{1e6 * this.wall / count:.1f} µs each, gather {1e6 * base.wall / count:.1f}"
+        return Line(name, base.wall / this.wall, "×", at_least=at_least, note=note, more=True)
 
     return [
         line(f"{count:,} by submit_many", gather, many, 1.0),
         line(f"{count:,} by submit, one by one", gather, single, None),
+        Line("submit to submit_many, processor", single.processor / many.processor, "×", at_most=1.5,
+             note=f"{1e6 * single.processor / count:.1f} µs each, submit_many {1e6 * many.processor / count:.1f}, "
+                  f"gather {1e6 * gather.processor / count:.1f}"),
         line(f"{count:,} that give way, submit_many", slow_gather, slow_many, None),
-    ]
+        Line("submit_many, each", 1e6 * many.wall / count, "µs", is_detail=True),
+        Line("gather, each", 1e6 * gather.wall / count, "µs", is_detail=True),
+        Line("units a second by submit_many", count / many.wall, "/s", is_detail=True),
+    ]  # fmt: skip

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import multiprocessing
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeVar
@@ -27,6 +29,10 @@ class Line:
     at_most: float | None = None
     below: float | None = None
     note: str = ""
+    more: bool | None = None
+    """Is more better? A goal says so itself, and so does a unit that counts something a second."""
+    is_detail: bool = False
+    """Is it for pages and for --json alone?"""
 
     @property
     def goal(self) -> str:
@@ -35,6 +41,13 @@ class Line:
             if bound is not None:
                 return f"{sign} {bound:,g} {self.unit}".rstrip()
         return ""
+
+    @property
+    def is_more_better(self) -> bool:
+        """Of two runs, is the one with the higher value the better one?"""
+        if self.more is not None:
+            return self.more
+        return self.at_least is not None or self.unit.endswith("/s")
 
     @property
     def passed(self) -> bool | None:
@@ -50,6 +63,13 @@ def measured(name: str, quick: bool, **more: Any) -> tuple[str, list[Line]]:
     """One measure: what it times, in one line, and its figures; one has options of its own."""
     module = import_module(f"bench.{name}")
     return str(module.__doc__).splitlines()[0], module.measure(quick, **more)
+
+
+def apart(name: str, quick: bool, **more: Any) -> tuple[str, list[Line]]:
+    """One measure in a process of its own."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        return pool.submit(measured, name, quick, **more).result()
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:

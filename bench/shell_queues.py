@@ -8,8 +8,11 @@ The floor is four Python processes that do nothing but start `true` and wait for
 jobs; task-spooler and pueue have a daemon and take one call for each job, in a loop of sh, while it runs others: they
 are timed from the first call to the last end.
 
-Only what is there is measured. `python -m bench.shell_queues --install` brings what is missing into `.cache/peers`:
-Debian packages by apt-get, pueue by cargo.
+Figures are how many times as fast as the other queuectl is in *run*: 2 means half the time. The processor's time is
+that of the processes of a queue and of their jobs, as far as they were waited for.
+
+Only what is there is measured. `python -m bench.peers --install` brings what is missing into `.cache/peers`: Debian's
+packages by apt-get, pueue by cargo.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -31,6 +35,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from bench.measure import Line
+from bench.peers import debian
 from runcue import Reader, WorkState
 
 AT_ONCE = 4
@@ -236,24 +241,46 @@ def missing() -> list[str]:
     return [name for name in ("xargs", *PACKAGES, "pueue") if found(name) is None]
 
 
+GOALS = {"xargs -P4": 0.6, "task-spooler -S 4": 1.0, "pueue, parallel 4": 1.0}
+"""How many times as fast as these queuectl is to be."""
+FLOOR = "the floor (posix_spawn)"
+
+
+def used() -> float:
+    """Seconds of the processor of all children that have ended, and of theirs."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime
+
+
 def measure(quick: bool) -> list[Line]:
-    """How many times as long queuectl takes."""
+    """How many times as fast as others queuectl is."""
     count, rounds = (20, 1) if quick else (1000, 3)
     others = contenders(count)
     ours: list[Times] = []
     theirs: dict[str, list[float]] = {name: [] for name in others}
+    costs: dict[str, list[float]] = {"queuectl": [], FLOOR: []}
     for _ in range(rounds):
+        before = used()
         ours.append(by_queuectl(count))
+        costs["queuectl"].append(used() - before)
         for name, contender in others.items():
+            before = used()
             theirs[name].append(contender())
+            if name in costs:
+                costs[name].append(used() - before)
     best = {name: min(times[name] for times in ours) for name in ours[0]}
     lines = []
     for name, times in theirs.items():
-        time_of_other = min(times)
-        note = f"whole {best['whole'] / time_of_other:.2f} ×; the other {count / time_of_other:,.0f}/s"
-        lines.append(Line(f"run, to {name}", best["run"] / time_of_other, "×", note=note))
+        other = min(times)
+        note = f"the other {count / other:,.0f}/s; whole {other / best['whole']:.2f} ×"
+        lines += [
+            Line(f"run, to {name}", other / best["run"], "×", at_least=GOALS.get(name), more=True, note=note),
+            Line(f"{name}, jobs a second", count / other, "/s", is_detail=True),
+        ]
+    each = {name: 1e3 * min(found) / count for name, found in costs.items()}
     lines += [
-        Line("jobs a second, steady", count / best["steady"], "/s", note=f"run {count / best['run']:,.0f}/s"),
+        Line("jobs a second, run", count / best["run"], "/s", note=f"steady {count / best['steady']:,.0f}/s"),
+        Line("processor for each job", each["queuectl"], "ms", note=f"the floor {each[FLOOR]:.2f}"),
         Line("whole", best["whole"], "s", note=f"enqueue {best['enqueue']:.2f} s, run {best['run']:.2f} s"),
     ]
     if absent := missing():
@@ -262,17 +289,17 @@ def measure(quick: bool) -> list[Line]:
 
 
 def install() -> None:
-    """Bring what is missing into `.cache/peers`, and nothing anywhere else."""
-    PEERS.mkdir(parents=True, exist_ok=True)
+    """Bring what is missing into `.cache/peers`, and nothing anywhere else; what cannot be had is said."""
     for name in missing():
-        if name in PACKAGES and shutil.which("apt-get") and shutil.which("dpkg-deb"):
-            subprocess.run(["apt-get", "download", PACKAGES[name]], cwd=PEERS, check=True)
-            for package in PEERS.glob(f"{PACKAGES[name]}_*.deb"):
-                subprocess.run(["dpkg-deb", "-x", str(package), str(PEERS)], check=True)
+        if name in PACKAGES:
+            debian.fetch(PEERS, [PACKAGES[name]], name)
         elif name == "pueue" and shutil.which("cargo"):
-            build = ["cargo", "install", "--locked", "--root", str(PEERS), "pueue"]
-            done = subprocess.run(build, check=False)
-            print(f"cargo ended with {done.returncode}", file=sys.stderr)
+            build = ["cargo", "install", "--quiet", "--locked", "--root", str(PEERS), "pueue"]
+            done = subprocess.run(build, check=False, stderr=subprocess.DEVNULL)
+            if done.returncode:
+                print(f"There is no pueue: cargo ended with {done.returncode}.", file=sys.stderr)
+        else:
+            print(f"There is no {name}, and nothing to fetch it with.", file=sys.stderr)
 
 
 def main() -> None:

@@ -4,23 +4,32 @@ import importlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+from bench import __main__ as bench_main
+from bench import cost, figures, shell_queues, writing
+from bench.fleet import noops
+from bench.measure import Line
 from bench.peers import __main__ as peers_main
-from bench.peers import charts, homes, report, running, throughput
+from bench.peers import charts, homes, report, running, throughput, timed
 from bench.peers import lines as peers_lines
 from bench.peers.board import Board
-from bench.peers.contenders import CONTENDERS
+from bench.peers.contenders import CONTENDERS, Contender
 from bench.peers.places import Places
 
 ROOT = Path(__file__).resolve().parent.parent
-IN_MEMORY = ("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "batches", "imports")
+IN_MEMORY = (
+    *("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "batches", "imports"),
+    "cost",
+)
 IN_A_FILE = ("durable", "rows", "history", "processes", "dashboard")
 NAMES = (*IN_MEMORY, *IN_A_FILE, "fleet")
 
@@ -76,13 +85,13 @@ def stored() -> dict[str, Any]:
         "machine": {"system": "Linux x86_64", "cores": 2, "memory": 24, "python": "3.11.7", "load": 0.1},
         "versions": {"runcue": "0.1", "saq": "0.26"},
         "throughput": [
-            row("runcue, file", speed=10_000.0, client=6e-5, server=0.0, count=20_000),
+            row("runcue, file", speed=10_000.0, slowest=9_000.0, client=6e-5, server=0.0, count=20_000),
             row("runcue, PostgreSQL", speed=5_000.0, client=8e-5, server=4e-5, count=20_000),
             row("saq, Redis", speed=8_000.0, client=1e-3, server=1e-4, count=2_000),
             row("rq, Redis", gone),
         ],
         "latency": [
-            row("runcue, file", p50=0.0009, p99=0.002, count=300),
+            row("runcue, file", p50=0.0009, slowest=0.0011, p99=0.002, count=300),
             row("saq, Redis", p50=0.003, p99=0.01, count=300),
             row("rq, Redis", gone),
         ],
@@ -104,7 +113,7 @@ def test_the_page_gets_every_table_and_keeps_its_words(tmp_path: Path) -> None:
     page, results = tmp_path / "peers.md", tmp_path / "results.json"
     marks = "".join(f"<!-- peers: {name} -->\nold\n<!-- end -->\n" for name in report.TABLES)
     page.write_text(f"# Peers\n\n{marks}\nThe end.\n", encoding="utf-8")
-    results.write_text(json.dumps(stored()), encoding="utf-8")
+    results.write_text(json.dumps({"figures": {}, "peers": stored()}), encoding="utf-8")
     report.main(results, page, tmp_path)
     once = page.read_text(encoding="utf-8")
     report.main(results, page, tmp_path)
@@ -112,9 +121,27 @@ def test_the_page_gets_every_table_and_keeps_its_words(tmp_path: Path) -> None:
     assert once.startswith("# Peers\n\n<!-- peers: throughput -->\n")
     assert once.endswith("\nThe end.\n")
     assert "old" not in once
-    assert "| **runcue** | file | 10,000 | 1 × | 0.5 × | 60 + 0 | everything |" in once
-    assert "| saq | Redis | 8,000 | 1.2 × | 0.62 × | 1,000 + 100 | nothing |" in once
+    assert "| **runcue** | file | 10,000 | 9,000 | 1 × | 0.5 × | 60 + 0 | everything |" in once
+    assert "| saq | Redis | 8,000 |  | 1.2 × | 0.62 × | 1,000 + 100 | nothing |" in once
+    assert "| **runcue** | file | 0.9 | 1.1 | 2 |" in once
     assert "| saq | Redis | 4 | 0 of 4 | none within 60 s |" in once
+
+
+def test_a_contender_that_no_run_has_met_is_a_row_that_says_so() -> None:
+    rows = report.TABLES["throughput"](stored()).splitlines()
+    late = [row for row in rows if "not measured yet" in row]
+    assert any(row.startswith("| flexiq | SQLite |") for row in late)
+    assert any(row.startswith("| graphile-worker | PostgreSQL |") for row in late)
+    assert not any(
+        row.startswith(("| **runcue** | file |", "| saq | Redis |", "| rq | Redis |")) for row in late
+    )
+
+
+def test_what_could_not_be_had_is_told_with_what_was_tried_and_what_its_project_publishes() -> None:
+    table = report.TABLES["unavailable"](stored())
+    assert "| River (Go, PostgreSQL) | PyPI's `riverqueue` inserts only" in table
+    assert "published by its own project, on its own machine" in table
+    assert not any("River" in report.TABLES[name](stored()) for name in ("throughput", "latency", "recovery"))
 
 
 def test_who_is_not_here_is_a_row_with_the_reason() -> None:
@@ -196,9 +223,229 @@ def test_installing_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done == ["installed"]
 
 
+def test_a_peer_whose_tables_cannot_be_made_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(where: str) -> None:
+        raise ValueError("no such settings")
+
+    module = SimpleNamespace(NEEDS=(), HOME="", prepare=broken)
+    monkeypatch.setattr(timed, "queue", lambda name: module)
+    with Places() as places:
+        rows = throughput.measure(places, [Contender("huey", "file", "SQLite", "", "", "")], quick=True)
+    assert rows[0]["error"] == "ValueError: no such settings"
+
+
+def test_a_home_that_may_stay_empty_does_not_keep_others_from_being_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[list[str]] = []
+
+    def run(call: list[str], **settings: Any) -> SimpleNamespace:
+        calls.append(call)
+        is_honker = any("peers-honker" in word for word in call)
+        assert settings["check"] is not is_honker
+        return SimpleNamespace(returncode=int(is_honker))
+
+    monkeypatch.setattr(homes, "HERE", tmp_path)
+    monkeypatch.setattr(homes, "redis", lambda: ("redis-server", {}))
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(shell_queues, "install", lambda: None)
+    homes.install()
+    assert sum("--require-hashes" in call for call in calls) == 3
+    said = capsys.readouterr().err
+    assert "honker cannot be installed here" in said
+    assert "There is no npm" in said
+
+
 def test_every_contender_has_a_module_that_says_what_it_needs() -> None:
     for contender in CONTENDERS:
         found = importlib.import_module(f"bench.peers.queues.{contender.name}")
         assert isinstance(found.NEEDS, tuple)
         assert found.HOME in {"", *homes.HOMES}
-        assert str(found.__doc__).startswith(f"{contender.name}: ")
+        assert str(found.__doc__).startswith(f"{contender.label}: ")
+
+
+# --- Figures on pages -----------------------------------------------------------------------------
+
+
+def some_figures() -> dict[str, Any]:
+    """Figures of several runs, as `bench --write` keeps them."""
+    speeds = [Line("many", value, "×", at_least=1.0) for value in (1.1, 0.93, 1.02)]
+    waits = [Line("wait", value, "ms", below=2) for value in (0.61, 0.74)]
+    plain = [Line("units", value, "/s") for value in (33_123.4, 45_678.9)]
+    return {
+        "dispatch: many": figures.figure(speeds, "2026-11-16"),
+        "durable: wait": figures.figure(waits, "2026-11-17"),
+        "durable: units": figures.figure(plain, "2026-11-18"),
+        "cost: late": {
+            "date": "",
+            "unit": "",
+            "runs": [],
+            "worst": None,
+            "best": None,
+            "goal": "≤ 1 ×",
+            "missed": 0,
+        },
+    }
+
+
+def test_a_figure_keeps_every_run_the_worst_and_the_best() -> None:
+    found = some_figures()
+    assert found["dispatch: many"] == {
+        "date": "2026-11-16", "unit": "×", "runs": [1.1, 0.93, 1.02], "worst": 0.93, "best": 1.1, "goal": "≥ 1 ×",
+        "missed": 1,
+    }  # fmt: skip
+    assert (found["durable: wait"]["worst"], found["durable: wait"]["best"]) == (0.74, 0.61)
+    assert (found["durable: units"]["worst"], found["durable: units"]["best"]) == (33_123.4, 45_678.9)
+
+
+def test_marked_places_are_filled_and_all_else_stays() -> None:
+    page = (
+        "| <!-- bench: dispatch: many -->9<!-- / --> × | <!-- goal: dispatch: many --><!-- / --> |\n"
+        "<!-- bench: durable: units; rounded --><!-- / -->, <!-- bench: durable: wait --><!-- / --> ms, "
+        "<!-- goal: durable: wait -->x<!-- / -->, <!-- days: durable --><!-- / -->, "
+        "<!-- bench: cost: late --><!-- / -->, <!-- goal: cost: late --><!-- / -->\n"
+    )
+    once = figures.filled(page, some_figures())
+    assert figures.filled(once, some_figures()) == once
+    assert re.sub("<!-- .+? -->", "", once) == (
+        "| 0.93–1.10 × | ≥ 1 ×, **missed** in 1 of 3 runs |\n"
+        "33,000–46,000, 0.61–0.74 ms, < 2 ms, 2026-11-17 to 2026-11-18, not measured yet, ≤ 1 ×\n"
+    )
+
+
+def test_a_mark_without_a_figure_is_an_error_that_names_it() -> None:
+    with pytest.raises(KeyError, match=r"no figure 'dispatch: gone' in figures\.json"):
+        figures.filled("<!-- bench: dispatch: gone --><!-- / -->", some_figures())
+
+
+def test_the_file_keeps_its_parts(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    whole = {"figures": some_figures(), "peers": stored()}
+    figures.keep(whole, path)
+    assert figures.stored(path) == whole
+    running.kept({"latency": [], "seconds": {"latency": 7}}, path)
+    kept = figures.stored(path)
+    assert kept["figures"] == whole["figures"]
+    assert kept["peers"]["latency"] == []
+    assert kept["peers"]["throughput"] == stored()["throughput"]
+    assert kept["peers"]["seconds"] == {"throughput": 600, "latency": 7}
+
+
+def test_pages_say_what_the_file_of_figures_says() -> None:
+    assert figures.stale(figures.stored()) == [], "run python -m bench.figures"
+
+
+def test_every_figure_of_the_file_agrees_with_itself() -> None:
+    for key, one in figures.stored()["figures"].items():
+        assert key.partition(": ")[0] in {*bench_main.NAMES, writing.BUSY}
+        if one["runs"]:
+            assert {one["worst"], one["best"]} == {min(one["runs"]), max(one["runs"])}
+            assert re.fullmatch(r"\d{4}-\d\d-\d\d", one["date"])
+        assert 0 <= one.get("missed", 0) <= len(one["runs"])
+
+
+def test_no_page_shows_a_range_of_a_measure_that_nothing_would_measure_again() -> None:
+    assert figures.wanted().keys() <= {*bench_main.NAMES, writing.BUSY}
+
+
+def test_writing_measures_in_passes_and_keeps_what_failed_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, page = tmp_path / "figures.json", tmp_path / "page.md"
+    old = {"date": "2026-01-01", "unit": "s", "runs": [5.0], "worst": 5.0, "best": 5.0}
+    figures.keep({"figures": {"b: time": old}, "peers": {}}, path)
+    page.write_text("<!-- bench: a: speed --><!-- / --> <!-- bench: b: time --><!-- / -->", encoding="utf-8")
+    order: list[str] = []
+
+    def lines_of(name: str) -> list[Line]:
+        order.append(name)
+        if name == "b":
+            raise RuntimeError("nothing to measure")
+        return [Line("speed", float(len(order)), "/s")]
+
+    monkeypatch.setattr(figures, "FILE", path)
+    monkeypatch.setattr(figures, "PAGES", (page,))
+    monkeypatch.setattr(figures, "stored", lambda: json.loads(path.read_text(encoding="utf-8")))
+    monkeypatch.setattr(figures, "keep", lambda found: path.write_text(json.dumps(found), encoding="utf-8"))
+    monkeypatch.setattr(
+        figures,
+        "pages",
+        lambda found: {page: figures.filled(page.read_text(encoding="utf-8"), found["figures"])},
+    )
+    monkeypatch.setattr(writing, "lines_of", lines_of)
+    assert writing.write(["a", "b"], runs=2) == 1
+    assert order == ["a", "b", "a", "b"]
+    kept = json.loads(path.read_text(encoding="utf-8"))["figures"]
+    assert kept["a: speed"]["runs"] == [1.0, 3.0]
+    assert kept["b: time"] == old
+    assert re.sub("<!-- .+? -->", "", page.read_text(encoding="utf-8")) == "1.00–3.00 5.00"
+    said = capsys.readouterr().err
+    assert "b failed: nothing to measure" in said
+    assert "no run gave 'b: time'" in said
+
+
+def test_writing_is_for_whole_sizes_alone() -> None:
+    done = bench("--write", "--quick", "memory")
+    assert done.returncode == 2
+    assert "--write measures whole sizes" in done.stderr
+
+
+def test_details_are_for_pages_and_json_alone() -> None:
+    told = bench_main.table(
+        "m", "Timed: x.", [Line("a", 1, "s"), Line("b", 2, "s", is_detail=True)], quick=False
+    )
+    assert "a" in told
+    assert "b  " not in told
+
+
+# --- Costs ----------------------------------------------------------------------------------------
+
+
+def test_instructions_are_the_difference_between_many_units_and_a_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(call: list[str], **_: Any) -> SimpleNamespace:
+        count = int(call[-1])
+        return SimpleNamespace(returncode=0, stderr=f"==1== Collected : {5_000_000 + 300 * count}\n")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert cost.instructions("memory, submit_many", "valgrind") == 300
+
+
+def test_without_valgrind_a_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(cost, "answers", lambda *asked: [1e-5])
+    lines = cost.measure(quick=False)
+    assert [line.note for line in lines if line.name == "instructions were not counted"] == [
+        "there is no valgrind here"
+    ]
+
+
+def test_programs_that_are_not_here_are_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell_queues, "found", lambda name: "/usr/bin/xargs" if name == "xargs" else None)
+    assert shell_queues.missing() == ["tsp", "parallel", "pueue"]
+    assert list(shell_queues.contenders(1)) == [
+        shell_queues.FLOOR, "four loops of subprocess.run", "xargs -P4"
+    ]  # fmt: skip
+    assert shell_queues.GOALS == {"xargs -P4": 0.6, "task-spooler -S 4": 1.0, "pueue, parallel 4": 1.0}
+
+
+# --- No-ops of a fleet ----------------------------------------------------------------------------
+
+
+def test_several_processes_are_compared_with_one_that_has_the_same_load() -> None:
+    def round_(speed: float) -> noops.Round:
+        return noops.Round(speed, 1e-5, 0.0)
+
+    found: noops.Rounds = {
+        ("in one namespace", "file", noops.SINGLE): round_(1_000),
+        ("in one namespace", "file", noops.Shape(1, 8)): round_(500),
+        ("in one namespace", "file", noops.Shape(8, 1)): round_(800),
+    }
+    told = {line.name: line for line in noops.lines(found)}
+    single = told["file, 8 in one namespace, to 1 with 1 loop"]
+    same = told["file, 8 in one namespace, to 1 with 8 loops"]
+    assert (single.value, single.goal, single.passed) == (0.8, "≥ 1 ×", False)
+    assert (same.value, same.goal, same.passed) == (1.6, "≥ 1 ×", True)
+    assert noops.table(found)[-1][4:7] == ["800", "0.80 ×", "1.60 ×"]

@@ -307,14 +307,21 @@ def lines(found: Found, is_busy: bool) -> list[Line]:
         for processes, this in ours.items():
             aim = {"postgres": 0.9, "file": 0.85}[store] if processes == 16 and not is_busy else None
             note = f"{this.speed:,.0f}/s, others took {100 * this.others:.0f} % of the cores"
-            told.append(
-                Line(f"{store}, P = {processes}, of the ideal", this.ratio, "×", at_least=aim, note=note)
-            )
+            name = f"{store}, P = {processes}"
+            told += [
+                Line(f"{name}, of the ideal", this.ratio, "×", at_least=aim, note=note),
+                Line(f"{name}, units a second", this.speed, "/s", is_detail=True),
+                Line(f"{name}, CPU of a unit", 1e3 * this.processor, "ms", is_detail=True),
+                Line(f"{name}, p99 of a submit", 1e3 * this.p99, "ms", is_detail=True),
+            ]
             for peer in PEERS:
                 if other := found.of(peer, store).get(processes):
                     ratio = this.speed / max(1.0, other.speed)
                     note = f"{this.speed:,.0f}/s, {peer} {other.speed:,.0f}"
-                    told.append(Line(f"… against {peer}", ratio, "×", at_least=1.0, note=note))
+                    told += [
+                        Line(f"{name}, against {peer}", ratio, "×", at_least=1.0, note=note),
+                        Line(f"{name}, {peer}, units a second", other.speed, "/s", is_detail=True),
+                    ]
         told += _compared(store, ours, is_busy)
     return told
 

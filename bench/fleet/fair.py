@@ -215,7 +215,19 @@ def lines(found: dict[tuple[str, str], Found]) -> list[Line]:
     for (limit, store), this in found.items():
         note = f"mean {1e3 * this.mean:,.0f} ms, longest {1e3 * this.longest:,.0f}"
         ratio = this.longest / this.mean
-        told.append(Line(f"{store}, {limit}, longest wait", ratio, "× mean", at_most=3, note=note))
+        told += [
+            Line(f"{store}, {limit}, longest wait", ratio, "× mean", at_most=3, note=note),
+            Line(f"{store}, {limit}, mean wait", 1e3 * this.mean, "ms", is_detail=True),
+            Line(f"{store}, {limit}, the longest", 1e3 * this.longest, "ms", is_detail=True),
+        ]
         note = f"the worst of one for each program; {this.overtaken} others began before it"
-        told.append(Line("… priority 1000 begins within", 1e3 * this.urgent, "ms", at_most=100, note=note))
+        told.append(
+            Line(
+                f"{store}, {limit}, priority 1000 begins within",
+                1e3 * this.urgent,
+                "ms",
+                at_most=100,
+                note=note,
+            )
+        )
     return told

@@ -98,8 +98,9 @@ def table(found: dict[tuple[str, int], Found]) -> list[list[str]]:
 
 def lines(found: dict[tuple[str, int], Found]) -> list[Line]:
     """What it costs to wait."""
-    return [
-        Line(f"{store}, idle, the most of {processes}", 100 * this.most, "% of a core", below=0.5,
-             note=f"server {100 * this.server:.2f} %")
-        for (store, processes), this in found.items()
-    ]  # fmt: skip
+    told = []
+    for (store, processes), this in found.items():
+        name, server = f"{store}, idle, the most of {processes}", 100 * this.server
+        told.append(Line(name, 100 * this.most, "% of a core", below=0.5, note=f"server {server:.2f} %"))
+        told.append(Line(f"{store}, idle, server of {processes}", server, "% of a core", is_detail=True))
+    return told

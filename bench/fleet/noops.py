@@ -185,10 +185,13 @@ def lines(found: Rounds) -> list[Line]:
         single, same = ratios(found, kind, store, shape)
         alone, loaded = found[kind, store, SINGLE], found[kind, store, Shape(1, shape.processes)]
         name = f"{store}, {shape.processes} {kind}"
+        speeds = {f"{name}, units a second": this, f"{store}, 1 {kind}, units a second": alone,
+                  f"{store}, 1 {kind}, {shape.processes} loops, units a second": loaded}  # fmt: skip
         made += [
             Line(f"{name}, to 1 with 1 loop", single, "×", at_least=1.0,
                  note=f"{this.speed:,.0f}/s, one {alone.speed:,.0f}"),
             Line(f"{name}, to 1 with {shape.processes} loops", same, "×", at_least=1.0,
                  note=f"the same load; {this.speed:,.0f}/s, one {loaded.speed:,.0f}"),
+            *(Line(told, one.speed, "/s", is_detail=True) for told, one in speeds.items()),
         ]  # fmt: skip
     return made

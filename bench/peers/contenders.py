@@ -47,13 +47,21 @@ class Unavailable(NamedTuple):
 
 
 UNAVAILABLE = (
-    Unavailable("River (Go, PostgreSQL)", "PyPI's `riverqueue` inserts only; what runs units is in Go's module registry",
-                "about 46,000 units/s, all inserted before, 8-core M2 laptop of 2022, 2,000 goroutines "
-                "(riverqueue.com/docs/benchmarks)"),
-    Unavailable("honker (SQLite)", "PyPI: wheels for Linux need glibc 2.38, older releases have sources alone, and those "
-                "need Rust's registry; its module here ran with another SQLite put in, which is not what others get", ""),
-    Unavailable("pueue (shell commands)", "Debian 12 does not have it; `cargo install` needs Rust's registry", ""),
-)  # fmt: skip
+    Unavailable(
+        "River (Go, PostgreSQL)",
+        "PyPI's `riverqueue` inserts only; what runs units is in Go's module registry",
+        "about 46,000 units/s, all inserted before, on an 8-core M2 laptop with 2,000 goroutines "
+        "(riverqueue.com/docs/benchmarks)",
+    ),
+    Unavailable(
+        "honker (SQLite)",
+        "PyPI's wheels for Linux need glibc 2.38; to build an earlier release takes Rust's registry",
+        "",
+    ),
+    Unavailable(
+        "pueue (shell commands)", "Debian 12 does not have it; `cargo install` needs Rust's registry", ""
+    ),
+)
 """Where one of them can be had after all, it is measured like the others."""
 
 

@@ -32,8 +32,8 @@ def fetch(home: Path, packages: Sequence[str], what: str) -> bool:
             )
             if done.returncode:
                 print(
-                    f"apt-get {call[0]} ended with {done.returncode}: no {what}. As root you can install it yourself: "
-                    f"apt-get install {' '.join(packages)}",
+                    f"apt-get {call[0]} ended with {done.returncode}: no {what}. "
+                    f"As root you can install it yourself: apt-get install {' '.join(packages)}",
                     file=sys.stderr,
                 )
                 return False

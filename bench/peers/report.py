@@ -1,4 +1,4 @@
-"""python -m bench.peers.report: write the figures of results.json into docs/peers.md, and draw its pictures.
+"""python -m bench.peers.report: write `peers` of docs/figures.json into docs/peers.md, and draw pictures.
 
 The page keeps its words; what stands between `<!-- peers: name -->` and `<!-- end -->` is made here, and made anew
 each time. Where runcue is behind is found out here too, so that the page cannot forget it.
@@ -6,16 +6,16 @@ each time. Where runcue is behind is found out here too, so that the page cannot
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
+from bench import figures
 from bench.child import ROOT
 from bench.peers.charts import Bar, bars
-from bench.peers.contenders import CONTENDERS
-from bench.peers.running import RESULTS
+from bench.peers.contenders import CONTENDERS, UNAVAILABLE
 
 PAGE = ROOT / "docs" / "peers.md"
 IMAGES = ROOT / "docs" / "images"
@@ -23,6 +23,10 @@ PART = re.compile(r"(<!-- peers: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 FILE, POSTGRES = "runcue, file", "runcue, PostgreSQL"
 Found = dict[str, Any]
 Rows = list[dict[str, Any]]
+UNKNOWN = ""
+"""Of a measurement from before the slowest round was kept."""
+WIDTH = 128
+"""Of a line of the page that is no table."""
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -60,7 +64,7 @@ def bold(text: str, row: dict[str, Any]) -> str:
 
 
 def throughput(found: Found) -> str:
-    """Works a second, the fastest first."""
+    """Units a second, the fastest first."""
     rows = found["throughput"]
     file, postgres = by_key(rows, FILE).get("speed"), by_key(rows, POSTGRES).get("speed")
     told = {one.key: one for one in CONTENDERS}
@@ -70,11 +74,30 @@ def throughput(found: Found) -> str:
         cost = f"{number(1e6 * row['client'])} + {number(1e6 * row['server'])}"
         one = told[row["key"]]
         lines.append(
-            [bold(row["name"], row), row["store"], number(row["speed"]), *ratios, cost, one.power, one.how]
+            [
+                bold(row["name"], row),
+                row["store"],
+                number(row["speed"]),
+                number(row["slowest"]) if "slowest" in row else UNKNOWN,
+                *ratios,
+                cost,
+                one.power,
+                one.how,
+            ]
         )
-    lines += [[row["name"], row["store"], "—", "", "", "", "", row["error"]] for row in rows if row["error"]]
-    head = ["", "store", "works/s", "runcue, file", "runcue, PostgreSQL", "processor, µs a work: queue + server",
-            "a crash of the store or a power cut leaves", "settings"]  # fmt: skip
+    lines += [
+        [row["name"], row["store"], "—", "", "", "", "", "", row["error"]] for row in rows if row["error"]
+    ]
+    known = {row["key"] for row in rows}
+    lines += [
+        [one.label, one.store, "—", "", "", "", "", "", "not measured yet"]
+        for one in CONTENDERS
+        if one.key not in known
+    ]
+    head = [
+        *("", "store", "units/s", "slowest round", "runcue, file", "runcue, PostgreSQL"),
+        *("processor, µs a unit: queue + server", "a crash of the store or a power cut leaves", "settings"),
+    ]
     return table(head, lines)
 
 
@@ -82,11 +105,17 @@ def latency(found: Found) -> str:
     """Milliseconds, the shortest first."""
     rows = found["latency"]
     lines = [
-        [bold(row["name"], row), row["store"], number(1e3 * row["p50"]), number(1e3 * row["p99"])]
+        [
+            bold(row["name"], row),
+            row["store"],
+            number(1e3 * row["p50"]),
+            number(1e3 * row["slowest"]) if "slowest" in row else UNKNOWN,
+            number(1e3 * row["p99"]),
+        ]
         for row in sorted(measured(rows), key=lambda row: row["p50"])
     ]
-    lines += [[row["name"], row["store"], "—", row["error"]] for row in rows if row["error"]]
-    return table(["", "store", "p50, ms", "p99, ms"], lines)
+    lines += [[row["name"], row["store"], "—", "", row["error"]] for row in rows if row["error"]]
+    return table(["", "store", "p50, ms", "p50, slowest round", "p99, ms"], lines)
 
 
 def limits(found: Found) -> str:
@@ -127,7 +156,7 @@ def recovery(found: Found) -> str:
             continue
         again = f"{row['again']} of {row['works']}"
         lines.append([*head, str(row["running"]), again, after(row), told[row["key"]].worker])
-    return table(["", "store", "ran", "began anew", "after", "a work whose worker dies"], lines)
+    return table(["", "store", "ran", "began anew", "after", "a unit whose worker dies"], lines)
 
 
 def after(row: dict[str, Any]) -> str:
@@ -156,7 +185,15 @@ def behind(found: Found) -> str:
         less = [name for name, processor in needs.items() if processor < needs.get("runcue", 0.0)]
         names = f"less than runcue: {', '.join(less)}" if less else "nobody less than runcue"
         said.append(f"- Processor for each start at {limit:,}/s: {names}.")
-    return "\n".join(said) + "\n"
+    return "".join(fill(line, WIDTH, subsequent_indent="  ", break_on_hyphens=False) + "\n" for line in said)
+
+
+def unavailable(_: Found) -> str:
+    """Who could not be had, what was tried, and what their own pages say of them."""
+    return table(
+        ["", "what was tried", "published by its own project, on its own machine"],
+        [[one.name, one.tried, one.published or "—"] for one in UNAVAILABLE],
+    )
 
 
 def machine(found: Found) -> str:
@@ -177,6 +214,7 @@ TABLES: dict[str, Callable[[Found], str]] = {
     "recovery": recovery,
     "behind": behind,
     "machine": machine,
+    "unavailable": unavailable,
 }
 
 
@@ -187,7 +225,7 @@ def pictures(found: Found) -> dict[str, str]:
     """Each picture by its name."""
     return {
         "peers-throughput.svg": bars(
-            "No-op works a second, from submit to their end in the store",
+            "No-op units a second, from submit to their end in the store",
             "longer is better; logarithmic scale",
             [
                 Bar(
@@ -230,7 +268,7 @@ def pictures(found: Found) -> dict[str, str]:
             ],
         ),
         "peers-recovery.svg": bars(
-            "Four works, and their worker killed (kill -9): how many began anew",
+            "Four units, and their worker killed (kill -9): how many began anew",
             "the store lives on; a new worker is started at once",
             [
                 Bar(
@@ -252,9 +290,9 @@ def written(text: str, found: Found) -> str:
     return PART.sub(lambda part: f"{part[1]}\n{TABLES[part[2]](found)}\n{part[3]}", text)
 
 
-def main(results: Path = RESULTS, page: Path = PAGE, images: Path = IMAGES) -> None:
+def main(results: Path = figures.FILE, page: Path = PAGE, images: Path = IMAGES) -> None:
     """Write the page and its pictures."""
-    found = json.loads(results.read_text(encoding="utf-8"))
+    found = figures.stored(results)["peers"]
     page.write_text(written(page.read_text(encoding="utf-8"), found), encoding="utf-8")
     for name, picture in pictures(found).items():
         (images / name).write_text(picture, encoding="utf-8")

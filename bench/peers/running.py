@@ -5,7 +5,6 @@ A measure never ends the run: who is not here, cannot start or fails is a row wi
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import sqlite3
@@ -18,13 +17,13 @@ from typing import Any
 
 import apsw
 
+from bench import figures
 from bench.peers import homes, latency, limits, recovery, throughput
 from bench.peers.contenders import CONTENDERS, Contender
 from bench.peers.places import Places
 from runcue import __version__
 from tests.pg.server import installations
 
-RESULTS = Path(__file__).with_name("results.json")
 MEASURES = ("throughput", "latency", "limits", "recovery")
 SHOWN = frozenset(
     (
@@ -83,12 +82,12 @@ def run(measures: tuple[str, ...], names: list[str], *, quick: bool) -> dict[str
     return found
 
 
-def kept(found: dict[str, Any], path: Path = RESULTS) -> None:
-    """Write the figures; measures that were not taken this time stay as they are."""
-    is_whole = all(measure in found for measure in MEASURES)
-    before = json.loads(path.read_text()) if path.exists() and not is_whole else {}
-    found = {**found, "seconds": {**before.get("seconds", {}), **found["seconds"]}}
-    path.write_text(json.dumps({**before, **found}, indent=1) + "\n")
+def kept(found: dict[str, Any], path: Path = figures.FILE) -> None:
+    """Put what was found into the file of all figures; measures that were not taken this time stay as they are."""
+    stored = figures.stored(path)
+    before = stored["peers"]
+    stored["peers"] = {**before, **found, "seconds": {**before.get("seconds", {}), **found["seconds"]}}
+    figures.keep(stored, path)
 
 
 def machine() -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Timed: no-ops from submit to their end in the store.
 
 A first run with few works says how fast a queue is here; then each gets as many as it does in about two seconds, and
-more if it turns out to be faster. All take turns, and the best round of each counts, because noise only ever adds.
+more if it turns out to be faster. All take turns, and the best round of each counts, because noise only ever adds;
+the slowest is kept beside it.
 """
 
 from __future__ import annotations
@@ -48,8 +49,13 @@ def measure(places: Places, contenders: Sequence[Contender], *, quick: bool = Fa
             except (Failed, Absent) as error:
                 row["error"] = str(error)
                 continue
-            if (number or quick) and found.speed > row.get("speed", 0.0):
-                row.update(speed=found.speed, client=found.client, server=found.server, count=counts[place])
+            if number or quick:
+                row["slowest"] = min(found.speed, row.get("slowest", found.speed))
+                row["rounds"] = row.get("rounds", 0) + 1
+                if found.speed > row.get("speed", 0.0):
+                    row.update(
+                        speed=found.speed, client=found.client, server=found.server, count=counts[place]
+                    )
             if not quick:
                 counts[place] = max(counts[place], min(MOST, int(found.speed * SECONDS) // 100 * 100))
     return rows

@@ -1,7 +1,8 @@
 """honker: batches of 100 in one transaction, one loop in the process claims and acknowledges 100 at once.
 
-It keeps no results. Both are what its documentation says for throughput; an empty queue is looked at after a commit of anybody (every
-1 ms). It opens SQLite with `synchronous = NORMAL`: the last commits before a power cut may be gone.
+It keeps no results. Both batches are what its documentation says for throughput; an empty queue is looked at anew
+after a commit of anybody, which it looks for every 1 ms. It opens SQLite with `synchronous = NORMAL`: the
+last commits before a power cut may be gone.
 """
 
 from __future__ import annotations
