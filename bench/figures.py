@@ -53,7 +53,7 @@ def keep(found: Mapping[str, Any], path: Path = FILE) -> None:
 def figure(lines: Iterable[Line], date: str) -> Figures:
     """One figure of the same line in several runs."""
     runs = list(lines)
-    values = [line.value for line in runs]
+    values = [float(f"{line.value:.6g}") for line in runs]
     low, high = min(values), max(values)
     last = runs[-1]
     worst, best = (low, high) if last.is_more_better else (high, low)

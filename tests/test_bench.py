@@ -15,8 +15,9 @@ from xml.etree import ElementTree
 import pytest
 
 from bench import __main__ as bench_main
-from bench import cost, figures, shell_queues, writing
-from bench.fleet import noops
+from bench import cost, figures, fleet, shell_queues, writing
+from bench.fleet import crowd, noops
+from bench.fleet.queues import PEERS
 from bench.measure import Line
 from bench.peers import __main__ as peers_main
 from bench.peers import charts, homes, report, running, throughput, timed
@@ -159,6 +160,20 @@ def test_the_page_says_where_runcue_is_behind() -> None:
         "- Latency, p50, runcue, file: ahead of every peer measured.\n"
         "- Processor for each start at 100/s: less than runcue: aiolimiter.\n"
     )
+
+
+def test_the_goals_are_measured_against_the_best_of_the_others() -> None:
+    found = stored()
+    found["throughput"].append(
+        {"key": "pgqueuer, PostgreSQL", "name": "pgqueuer", "store": "PostgreSQL", "error": "", "speed": 1_000.0,
+         "client": 6e-5, "server": 3e-5, "count": 2_000}
+    )  # fmt: skip
+    told = {line.name: line for line in peers_lines.goals(found)}
+    assert told["runcue, file: units for each second of a core, to the best"].value == pytest.approx(1.5)
+    assert told["runcue, PostgreSQL: units for each second of a core, to the best"].passed is False
+    assert told["runcue, file: submit to start, to the best"].value == pytest.approx(0.3)
+    assert told["runcue, file: submit to start, to the best"].goal == "≤ 1.2 ×"
+    assert "saq" not in str([line.note for line in told.values() if "core" in line.name]), "saq keeps nothing"
 
 
 def test_pictures_are_drawn_of_what_was_measured() -> None:
@@ -347,6 +362,37 @@ def test_every_figure_of_the_file_agrees_with_itself() -> None:
 
 def test_no_page_shows_a_range_of_a_measure_that_nothing_would_measure_again() -> None:
     assert figures.wanted().keys() <= {*bench_main.NAMES, writing.BUSY}
+
+
+def a_round() -> crowd.Round:
+    return crowd.Round(speed=90, ideal=100, client=1e-3, server=1e-3, logged=2000, submitted=100, p50=1e-3, p99=2e-3,
+                       worst=3e-3, others=0.0)  # fmt: skip
+
+
+@pytest.mark.parametrize("measure", ["fleet", writing.BUSY])
+def test_a_fleet_gives_every_line_that_pages_show(measure: str) -> None:
+    told: dict[str, Any] = {**fleet.USUAL, **writing.ORDERS[measure]}
+    is_busy = bool(told.get("busy"))
+    rounds = {
+        (name, store, processes): a_round()
+        for store in told["stores"]
+        for name in ("runcue", *(PEERS if store == "postgres" else ()))
+        for processes in told["processes"]
+    }
+    lines = crowd.lines(crowd.Found(rounds, {}), is_busy)
+    if "noop" in told["parts"]:
+        shapes = ((kind, several) for kind, (several, _) in noops.KINDS.items())
+        found = {
+            (kind, store, shape): noops.Round(1_000, 1e-5, 0.0)
+            for kind, several in shapes
+            for store in told["stores"]
+            for shape in (noops.SINGLE, noops.Shape(1, several), noops.Shape(several, 1))
+        }
+        lines += noops.lines(found)
+    names = {line.name for line in lines}
+    assert len(names) == len(lines), "a line is kept by its name"
+    others = ("idle", "one place", "a used-up rate")
+    assert {line for line in figures.wanted()[measure] if not any(word in line for word in others)} <= names
 
 
 def test_writing_measures_in_passes_and_keeps_what_failed_as_it_was(

@@ -5,15 +5,46 @@ from __future__ import annotations
 from typing import Any
 
 from bench.measure import Line
+from bench.peers.contenders import CONTENDERS, EVERYTHING
 
-OURS = "runcue, file"
+OURS, SERVED = "runcue, file", "runcue, PostgreSQL"
 """What peers are compared with: the other stores have lines of their own."""
 
 
 def all_lines(found: dict[str, Any]) -> list[Line]:
     """Everything that was measured; who was not is a line with the reason."""
     makers = {"throughput": speeds, "latency": waits, "limits": limits, "recovery": recoveries}
-    return [line for measure, make in makers.items() for line in make(found.get(measure, []))]
+    made = [line for measure, make in makers.items() for line in make(found.get(measure, []))]
+    return [*made, *goals(found)]
+
+
+def goals(found: dict[str, Any]) -> list[Line]:
+    """runcue against the best of the others: units for each second of the processor, and the time to a start.
+
+    Throughput is compared with queues that keep everything when the power fails, as runcue does in a file and in
+    PostgreSQL; a start with that of every queue.
+    """
+    durable = {one.key for one in CONTENDERS if one.power == EVERYTHING}
+    speeds = [row for row in found.get("throughput", []) if not row["error"] and row["key"] in durable]
+    starts = [row for row in found.get("latency", []) if not row["error"]]
+    made = []
+    for key in (OURS, SERVED):
+        cost = {row["key"]: row["client"] + row["server"] for row in speeds if row["name"] != "runcue"}
+        mine = next((row["client"] + row["server"] for row in speeds if row["key"] == key), 0.0)
+        if cost and mine:
+            best = min(cost, key=cost.__getitem__)
+            name, note = (
+                f"{key}: units for each second of a core, to the best",
+                f"the best of the others: {best}",
+            )
+            made.append(Line(name, cost[best] / mine, "×", at_least=1.0, note=note))
+        waits = {row["key"]: row["p50"] for row in starts if row["name"] != "runcue"}
+        wait = next((row["p50"] for row in starts if row["key"] == key), 0.0)
+        if waits and wait:
+            best = min(waits, key=waits.__getitem__)
+            name, note = f"{key}: submit to start, to the best", f"the best of the others: {best}"
+            made.append(Line(name, wait / waits[best], "×", at_most=1.2, note=note))
+    return made
 
 
 def ours(rows: list[dict[str, Any]], figure: str) -> float | None:
