@@ -1,4 +1,4 @@
-"""Timed: from the first item until every work was handed out by `cue.map`; no-ops in memory, concurrency 100.
+"""Timed: from the first item until every unit was handed out by `cue.map`; no-ops in memory, concurrency 100.
 
 The other side is the same by `submit_many` and `join`, which hands out nothing. Figures are how many times as fast
 the map is: 0.5 means twice the time. A list is pulled on the loop, a generator in a thread; with keys, each
@@ -38,12 +38,12 @@ async def by_map(
         return perf_counter() - began
 
 
-async def drained(works: AsyncIterator[Work], count: int) -> None:
+async def drained(units: AsyncIterator[Work], count: int) -> None:
     got = 0
-    async for _ in works:
+    async for _ in units:
         got += 1
     if got != count:
-        raise RuntimeError(f"{got} of {count} works were handed out")
+        raise RuntimeError(f"{got} of {count} units were handed out")
 
 
 def by_function(count: int) -> float:

@@ -41,7 +41,7 @@ class Nowhere(Gate):
 
 
 def prepared(gate: Gate | None) -> Cue:
-    """A Cue whose works wait for the gate or, without one, for a rate that the first of them used up."""
+    """A Cue whose units wait for the gate or, without one, for a rate that the first of them used up."""
     cue = Cue()
     if gate is None:
         cue.service("outside", rate="1/day")
@@ -57,7 +57,7 @@ def prepared(gate: Gate | None) -> Cue:
 
 
 async def share(gate: Gate | None, count: int, seconds: float) -> float:
-    """The share of a core, in per cent, that blocked works take."""
+    """The share of a core, in per cent, that blocked units take."""
     cue = prepared(gate)
     cue.start()
     await cue.submit_many({"task": "work", "params": {"page": page}} for page in range(count))
@@ -72,12 +72,12 @@ async def share(gate: Gate | None, count: int, seconds: float) -> float:
     await cue.stop()
     if pending < count - 1 or (gate is not None and gate.asked < gate.count):
         asked = "" if gate is None else f", the gate was asked {gate.asked:,} times in {LONGEST_SETTLING} s"
-        raise RuntimeError(f"nothing to measure: {pending:,} of {count:,} works are pending{asked}")
+        raise RuntimeError(f"nothing to measure: {pending:,} of {count:,} units are pending{asked}")
     return 100 * used / wall
 
 
 def measure(quick: bool) -> list[Line]:
-    """What works that cannot start cost while they wait."""
+    """What units that cannot start cost while they wait."""
     count, seconds = (1_000, 0.3) if quick else (100_000, 10)
     gate = Gate(count)
     by_gate = run(partial(share, gate, count, seconds))

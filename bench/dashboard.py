@@ -1,10 +1,10 @@
 """Timed: work in a file while a dashboard of the same program is open, against the same without it.
 
 The dashboard is mounted into the program that does the work, on its own loop, which costs more than one beside it.
-Its live stream is read by clients in another process. Nine of ten works are no-ops and the tenth fails for good with
+Its live stream is read by clients in another process. Nine of ten units are no-ops and the tenth fails for good with
 an error of a kilobyte: dead letters are what costs the dashboard most, and there are some from before as well. At
-full speed the figure is the share of the throughput that is left; at 1,000 works a second it is the share of the
-works that were done in the same time.
+full speed the figure is the share of the throughput that is left; at 1,000 units a second it is the share of the
+units that were done in the same time.
 
 Without a client, with one and with five take turns, in many short runs that each have a new file, and the best of
 each counts: what a shared machine does meanwhile hits some runs of each, but not all.
@@ -31,7 +31,7 @@ from runcue.web.serving import Server, listen
 
 TOKEN = "0123456789abcdef"
 PACE = 1000
-"""Works a second."""
+"""Units a second."""
 STEPS = 20
 """Portions of a second."""
 FAILING = 10
@@ -103,12 +103,12 @@ async def prepared(path: str) -> Cue:
 
 
 def some(count: int) -> list[dict[str, Any]]:
-    """So many works, each with a page of its own."""
+    """So many units, each with a page of its own."""
     return [{"task": "work", "params": {"page": page}} for page in range(count)]
 
 
 async def full_speed(path: str, count: int, clients: int) -> float:
-    """Seconds for so many works."""
+    """Seconds for so many units."""
     cue = await prepared(path)
     async with cue, watched(cue, clients):
         began = perf_counter()
@@ -121,7 +121,7 @@ async def full_speed(path: str, count: int, clients: int) -> float:
 
 
 async def paced(path: str, seconds: float, clients: int) -> float:
-    """Seconds from the first submit to the end of the last work, at a steady pace."""
+    """Seconds from the first submit to the end of the last unit, at a steady pace."""
     cue = await prepared(path)
     async with cue, watched(cue, clients):
         began = perf_counter()

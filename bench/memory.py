@@ -1,4 +1,4 @@
-"""Measured: growth of the process's resident memory while works with params {"page": i} are queued."""
+"""Measured: growth of the process's resident memory while units with params {"page": i} are queued."""
 
 from __future__ import annotations
 

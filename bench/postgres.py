@@ -1,11 +1,11 @@
 """Timed: no-ops from submit to their durable end on one PostgreSQL, by runcue and by other queues on it.
 
 1, 2 and 4 processes begin at one moment; each submits its share in batches of 100 while all of them run what is
-there. The end is when the database says that every work has ended. All use the same server, started for this alone
+there. The end is when the database says that every unit has ended. All use the same server, started for this alone
 with its usual settings (fsync, synchronous_commit and full_page_writes on), and a fresh database after a checkpoint;
-they take turns, and the best round of each counts. Beside its speed is what the processor had to do for each work in
+they take turns, and the best round of each counts. Beside its speed is what the processor had to do for each unit in
 that round, in the processes that submit and run and in the server: a busy machine changes that less. *raw* is
-PostgreSQL itself, with no queue around it. procrastinate gets fewer works, because it runs them one by one.
+PostgreSQL itself, with no queue around it. procrastinate gets fewer units, because it runs them one by one.
 
 Only who is there is measured: `python -m bench.peers --install` brings the others. `python -m bench peers` compares
 with many more, each in its own store.
@@ -51,7 +51,7 @@ def contenders(quick: bool) -> list[Contender]:
 
 
 def measure(quick: bool) -> list[Line]:
-    """Works a second of each, and how many times as fast runcue is."""
+    """Units a second of each, and how many times as fast runcue is."""
     everybody = contenders(quick)
     with Places() as places:
         for processes in PROCESSES[1:2] if quick else PROCESSES:
@@ -77,7 +77,7 @@ def speeds(everybody: list[Contender]) -> list[Line]:
             named(contender.name, processes),
             found.speed,
             "/s",
-            note=f"processor: {found.client * 1e6:,.0f} µs, server {found.server * 1e6:,.0f} µs a work",
+            note=f"processor: {found.client * 1e6:,.0f} µs, server {found.server * 1e6:,.0f} µs a unit",
         )
         for contender in everybody
         for processes, found in contender.best.items()

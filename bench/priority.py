@@ -8,7 +8,7 @@ from runcue import PriorityContext
 
 
 class Score:
-    """A plain callback: some works matter more, and waiting counts."""
+    """A plain callback: some units matter more, and waiting counts."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -1,7 +1,7 @@
 """Measured: four processes that run no-ops from one file (full sync) against one, and what idle ones do.
 
 Each has 100 in flight, on a service of its own, and counts what it starts within the same seconds; how they get on
-when all use one service is shown for comparison. Beside four busy ones, a fifth submits one work after the other; so
+when all use one service is shown for comparison. Beside four busy ones, a fifth submits one unit after the other; so
 does one beside a process whose handlers never let its loop rest. An idle process is watched while nothing happens,
 alone and with a peer, and while a peer submits now and then.
 """
@@ -29,7 +29,7 @@ PAUSE = 0.01
 FEWEST = 5
 """Submits without which there is nothing to say about them."""
 LAST = -1
-"""The page of a submitter's last work."""
+"""The page of a submitter's last unit."""
 HELD = 0.002
 """Seconds for which a busy handler holds its loop."""
 
@@ -43,7 +43,7 @@ async def until(moment: float) -> None:
 
 
 def worker(path: str, service: str, seconds: float, held: float = 0.0) -> int:
-    """How many works it starts in so many seconds, each holding the loop for a while."""
+    """How many units it starts in so many seconds, each holding the loop for a while."""
 
     async def main() -> int:
         started = 0
@@ -70,14 +70,14 @@ def worker(path: str, service: str, seconds: float, held: float = 0.0) -> int:
         left = (await cue.count())[WorkState.PENDING]
         await cue.close()
         if not left:
-            raise RuntimeError("the works ran out before the time: nothing to measure")
+            raise RuntimeError("the units ran out before the time: nothing to measure")
         return counted
 
     return run(main)
 
 
 def submitter(path: str, seconds: float) -> list[tuple[float, float]]:
-    """Submits one work after the other: when each was called, and how long it took."""
+    """Submits one unit after the other: when each was called, and how long it took."""
 
     async def main() -> list[tuple[float, float]]:
         cue = Cue(path)
@@ -98,7 +98,7 @@ def submitter(path: str, seconds: float) -> list[tuple[float, float]]:
 
 
 def listener(path: str) -> list[float]:
-    """When the works of another process entered their handler, in their order."""
+    """When the units of another process entered their handler, in their order."""
 
     async def main() -> list[float]:
         entered: dict[int, float] = {}
@@ -172,7 +172,7 @@ class Trial:
                 (__name__, "listener", path), (__name__, "submitter", path, self.seconds)
             )
         if len(entered) != len(times):
-            raise RuntimeError(f"{len(entered)} of {len(times)} works were seen: nothing to measure")
+            raise RuntimeError(f"{len(entered)} of {len(times)} units were seen: nothing to measure")
         return [there - called for there, (called, _) in zip(entered, times, strict=True)]
 
 
@@ -221,7 +221,7 @@ def measure(quick: bool) -> list[Line]:
         Line("idle, alone", idle(1, resting), "% of a core", below=0.5),
         Line("idle, with a peer", idle(2, resting), "% of a core", below=0.5),
         Line(
-            "idle sees foreign work, p50", 1e3 * median(found), "ms", below=50, note=f"{len(found):,} works"
+            "idle sees foreign work, p50", 1e3 * median(found), "ms", below=50, note=f"{len(found):,} units"
         ),
         Line("idle sees foreign work, worst", 1e3 * max(found), "ms", below=50),
     ]

@@ -1,4 +1,4 @@
-"""What SQLite itself does for the life of a work: the same rows by the same statements, and nothing else.
+"""What SQLite itself does for the life of a unit: the same rows by the same statements, and nothing else.
 
 No scheduler, no events, no counters, no thread, no loop: rows are made by cutting up one that the codec made, written
 by `executemany`, a transaction for each batch.
@@ -63,7 +63,7 @@ def name(number: int) -> str:
 
 
 def typical() -> Record:
-    """A pending work as `submit("work", params={"page": 1})` leaves it."""
+    """A pending unit as `submit("work", params={"page": 1})` leaves it."""
     now = 1.8e9
     spec = Spec(name(1), "work", b'{"page":1}', ("outside",))
     return Record(spec.id, spec, 1, now, now, since=now, shelf='ready ["default","work"]', place=now)
@@ -132,9 +132,9 @@ def timed(path: str, count: int, write: Callable[[apsw.Connection, Mould], None]
 
 
 def check(connection: apsw.Connection, count: int) -> None:
-    """Say so when that many works did not complete."""
+    """Say so when that many units did not complete."""
     [(found,)] = connection.execute(
         "SELECT count(*) FROM work_units WHERE state = 'completed' AND result = '1'"
     )
     if found != count:
-        raise RuntimeError(f"{found:,} of {count:,} works completed: nothing to measure")
+        raise RuntimeError(f"{found:,} of {count:,} units completed: nothing to measure")

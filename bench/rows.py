@@ -1,7 +1,7 @@
-"""Measured: a file with N pending works: opening it, the memory of a process that runs it, the cost of a dispatch.
+"""Measured: a file with N pending units: opening it, the memory of a process that runs it, the cost of a dispatch.
 
 Opening and memory are measured in processes of their own; memory is what is resident above an empty program once
-some thousands of works have run. A dispatch is timed as in `depth`: submit, start and finish of one no-op while the
+some thousands of units have run. A dispatch is timed as in `depth`: submit, start and finish of one no-op while the
 others stay queued, in turns with a small file.
 """
 
@@ -29,7 +29,7 @@ FILL = 50_000
 
 
 def filled(path: str, depth: int) -> str:
-    """A queue with so many pending works: the first by submit, all others like it."""
+    """A queue with so many pending units: the first by submit, all others like it."""
 
     async def submit_one() -> None:
         cue = prepared(path, no_op)
@@ -78,7 +78,7 @@ def opened(path: str, depth: int, count: int) -> tuple[float, float]:
         pending = (await cue.count())[WorkState.PENDING]
         await cue.close()
         if not depth - 10 * count < pending < depth:
-            raise RuntimeError(f"{pending:,} of {depth:,} works are pending: nothing to measure")
+            raise RuntimeError(f"{pending:,} of {depth:,} units are pending: nothing to measure")
         return started[0] - began, grown
 
     run(partial(asyncio.sleep, 0))  # what every program with a loop has

@@ -1,6 +1,6 @@
-"""Measured: turns and works a second of one PostgreSQL with 1, 2, 4 and 8 processes, in one namespace and in four.
+"""Measured: turns and units a second of one PostgreSQL with 1, 2, 4 and 8 processes, in one namespace and in four.
 
-A namespace decides in one place: one turn at a time, whoever takes it. *One by one*: each process submits a work,
+A namespace decides in one place: one turn at a time, whoever takes it. *One by one*: each process submits a unit,
 waits for its result and submits the next, so turns are many and small. *In batches*: each submits its share in
 batches of 100 while all run what is there, so turns are few and large. The processes are spread evenly over the
 namespaces; a turn is one commit of the store. The server is started for this alone with its usual settings (fsync and
@@ -36,9 +36,9 @@ CONCURRENT = 400
 
 
 class Round(NamedTuple):
-    """One run: works and turns a second, and seconds of the processor for each work, here and in the server."""
+    """One run: units and turns a second, and seconds of the processor for each unit, here and in the server."""
 
-    works: float
+    units: float
     turns: float
     client: float
     server: float
@@ -106,7 +106,7 @@ class Heads:
         self._connection.close()
 
     def read(self) -> tuple[int, int]:
-        """How many turns were committed so far, and how many works completed."""
+        """How many turns were committed so far, and how many units completed."""
         rows = self._connection.execute(self._statement.encode()).fetchall()
         turns, completed = rows[0]
         return int(turns), int(completed)
@@ -139,7 +139,7 @@ def one(server: Server, processes: int, namespaces: int, count: int, batch: int)
             child.begin(began)
         while watch.total() < total or heads.read()[1] < total:
             if perf_counter() > began + LONGEST:
-                raise RuntimeError(f"{watch.total():,} of {total:,} works ran within {LONGEST:g} s")
+                raise RuntimeError(f"{watch.total():,} of {total:,} units ran within {LONGEST:g} s")
             time.sleep(POLL)
         took = perf_counter() - began
         turns, server_time = heads.read()[0] - before, used(server.pid) - used_before
@@ -153,10 +153,10 @@ def line(kind: str, processes: int, namespaces: int, found: Round) -> Line:
     """One row of the table."""
     return Line(
         f"{kind}, {processes} in {namespaces}",
-        found.works,
-        "works/s",
-        note=f"{found.turns:,.0f} turns/s, {found.works / found.turns:.1f} works a turn; processor: "
-        f"{found.client * 1e6:,.0f} µs, server {found.server * 1e6:,.0f} µs a work",
+        found.units,
+        "units/s",
+        note=f"{found.turns:,.0f} turns/s, {found.units / found.turns:.1f} units a turn; processor: "
+        f"{found.client * 1e6:,.0f} µs, server {found.server * 1e6:,.0f} µs a unit",
     )
 
 

@@ -203,11 +203,11 @@ def by_queuectl(count: int) -> Times:
                 return sum(reader.count()[state] for state in WorkState if state.is_final) >= count
 
             until(is_done, "the end of queuectl's jobs", 0.05)
-            works = reader.list("completed", limit=count)
-        if len(works) != count:
-            raise RuntimeError(f"only {len(works)} of {count} jobs of queuectl completed")
-        last = max(work.completed_at or 0.0 for work in works)
-        first = min(work.started_at or last for work in works)
+            units = reader.list("completed", limit=count)
+        if len(units) != count:
+            raise RuntimeError(f"only {len(units)} of {count} jobs of queuectl completed")
+        last = max(work.completed_at or 0.0 for work in units)
+        first = min(work.started_at or last for work in units)
     return {
         "whole": last - began,
         "enqueue": enqueued - began,

@@ -16,9 +16,9 @@ FILL = 50_000
 
 
 class SteadyQueue:
-    """Holds `depth` works in one lane; what is started is replaced in chunks of a hundred.
+    """Holds `depth` units in one lane; what is started is replaced in chunks of a hundred.
 
-    In a Cue that is given, `full` says how many works are there already.
+    In a Cue that is given, `full` says how many units are there already.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class SteadyQueue:
         await self._cue.stop()
 
     async def dispatch(self, count: int) -> float:
-        """Seconds for submit, start and finish of one work, over `count` of them."""
+        """Seconds for submit, start and finish of one unit, over `count` of them."""
         self._cue.start()
         await self._cue.resume("outside")
         await self._go_on(10 * CHUNK)

@@ -1,6 +1,6 @@
-"""Timed: the same works by runcue and by other queues and limiters, each in the store it is usually run with.
+"""Timed: the same units by runcue and by other queues and limiters, each in the store it is usually run with.
 
-Throughput, latency, exactness of limits, and what becomes of works whose worker is killed. Each queue is a module in
+Throughput, latency, exactness of limits, and what becomes of units whose worker is killed. Each queue is a module in
 `queues`, each limiter one in `limiters`; `part` is what they do in processes of their own, `places` are the stores,
 and `contenders` says who is compared. All take turns, and the best round of each counts.
 

@@ -1,7 +1,7 @@
 """What the processes of a run and the one that times them tell each other: a few numbers in a shared file.
 
-The first is set when it is time to stop; each process has two after it, for its id and for the works it has run; then
-come the moments at which the first works were started. Nobody waits for anybody here, and nothing of it is in the
+The first is set when it is time to stop; each process has two after it, for its id and for the units it has run; then
+come the moments at which the first units were started. Nobody waits for anybody here, and nothing of it is in the
 store that is measured.
 """
 
@@ -20,7 +20,7 @@ from typing import Self
 MOST = 64
 """Processes, at most, that have a place."""
 TIMED = 2048
-"""Works, at most, whose start is kept."""
+"""Units, at most, whose start is kept."""
 NUMBER = struct.Struct("q")
 MOMENT = struct.Struct("d")
 IDS = NUMBER.size
@@ -63,10 +63,10 @@ class Board:
     def __exit__(self, *error: object) -> None:
         self._numbers.close()
 
-    def ran(self, works: int = 1) -> None:
+    def ran(self, units: int = 1) -> None:
         """This process has run some more; any thread may say so."""
         with self._lock:
-            self._mine += works
+            self._mine += units
             NUMBER.pack_into(self._numbers, self._at, self._mine)
 
     def total(self) -> int:
@@ -74,11 +74,11 @@ class Board:
         return sum(number for (number,) in NUMBER.iter_unpack(self._numbers[COUNTS:MOMENTS]))
 
     def start(self, page: int) -> None:
-        """A work starts now."""
+        """A unit starts now."""
         MOMENT.pack_into(self._numbers, MOMENTS + page * MOMENT.size, perf_counter())
 
     def started(self, page: int) -> float:
-        """When a work was started, or 0."""
+        """When a unit was started, or 0."""
         found: float = MOMENT.unpack_from(self._numbers, MOMENTS + page * MOMENT.size)[0]
         return found
 

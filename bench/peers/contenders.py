@@ -1,4 +1,4 @@
-"""Who is compared, where each keeps its works, and what that is worth.
+"""Who is compared, where each keeps its units, and what that is worth.
 
 Beside its settings each says what is left of accepted work when its worker is killed (`kill -9`), as its
 documentation and source have it, and when the power fails.
@@ -21,11 +21,11 @@ class Contender:
     store: str
     how: str
     worker: str
-    """What happens to a work whose worker was killed, as its documentation and source say."""
+    """What happens to a unit whose worker was killed, as its documentation and source say."""
     power: str
     """What a loss of power leaves."""
     apart: bool = False
-    """Does another process than the one that submits run the works?"""
+    """Does another process than the one that submits run the units?"""
 
     @property
     def label(self) -> str:

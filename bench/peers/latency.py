@@ -1,6 +1,6 @@
 """Timed: from the call of submit to the first line of the handler, on a queue with nothing else in it.
 
-One work after the other, with a pause of 10 to 30 ms before each; a queue that looks now and then is met at any
+One unit after the other, with a pause of 10 to 30 ms before each; a queue that looks now and then is met at any
 moment between two looks.
 """
 
@@ -22,7 +22,7 @@ ROUNDS = 2
 
 
 def probed(contender: Contender, place: Place, probes: int) -> list[float]:
-    """Seconds from submit to start, one for each work."""
+    """Seconds from submit to start, one for each unit."""
     prepare(contender.name, place)
     asks = {**plan("time", share=probes, warm=WARM, runs=not contender.apart), "seconds": SECONDS}
     plans = [asks, plan("time", warm=WARM)] if contender.apart else [asks]

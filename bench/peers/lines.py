@@ -57,7 +57,7 @@ def _missing(name: str, row: dict[str, Any]) -> Line:
 
 
 def speeds(rows: list[dict[str, Any]]) -> list[Line]:
-    """Works a second."""
+    """Units a second."""
     mine = ours(rows, "speed")
     lines = []
     for row in rows:
@@ -98,7 +98,7 @@ def limits(rows: list[dict[str, Any]]) -> list[Line]:
 
 
 def recoveries(rows: list[dict[str, Any]]) -> list[Line]:
-    """Works that ran again after a kill."""
+    """Units that ran again after a kill."""
     return [
         _missing(row["key"], row)
         if row["error"]

@@ -1,14 +1,14 @@
-"""In a process of its own: submit works by one queue, or run them, or both.
+"""In a process of its own: submit units by one queue, or run them, or both.
 
 A queue is a module of `bench.peers.queues` with
 
 - `NEEDS`, the packages it needs, and `HOME`, the folder they are installed in (see `homes`);
 - `prepare(where)`: make the tables, if it has to be done before;
-- `left(where, count)`: how many of so many works have not ended, as the store knows it;
+- `left(where, count)`: how many of so many units have not ended, as the store knows it;
 - `opened(where, call, runs)`: an asynchronous context manager, in which the queue is open, and runs what is there if
-  it is to; it gives a coroutine function that submits the works of a range, as one batch if the queue has batches.
+  it is to; it gives a coroutine function that submits the units of a range, as one batch if the queue has batches.
 
-Each work runs `call(page)`, or `await call.wait(page)` if the queue runs coroutines. A queue whose workers are
+Each unit runs `call(page)`, or `await call.wait(page)` if the queue runs coroutines. A queue whose workers are
 programs starts them as its documentation says; they find the board, the place and what to do in their environment.
 """
 
@@ -36,7 +36,7 @@ from bench.peers.processor import with_parent
 
 BATCH = 100
 WARM = 20
-"""Works that run before anything is measured, so that all is imported and connected."""
+"""Units that run before anything is measured, so that all is imported and connected."""
 SOON = 0.001
 GRACE = 10.0
 
@@ -44,7 +44,7 @@ Submit = Callable[[range], Awaitable[None]]
 
 
 class Call:
-    """What a work does: be counted, tell when it was started, or hang."""
+    """What a unit does: be counted, tell when it was started, or hang."""
 
     def __init__(self, board: Board, mode: str) -> None:
         self._board = board
@@ -52,14 +52,14 @@ class Call:
         self._hangs = mode == "hang"
 
     def __call__(self, page: int) -> int:
-        """A work, in a thread or a process."""
+        """A unit, in a thread or a process."""
         self._begin(page)
         if self._hangs:
             time.sleep(LONGEST)
         return 1
 
     async def wait(self, page: int) -> int:
-        """A work, in an event loop."""
+        """A unit, in an event loop."""
         self._begin(page)
         if self._hangs:
             await asyncio.sleep(LONGEST)
@@ -81,7 +81,7 @@ class Queue(Protocol):
         """Make the tables, if it has to be done before."""
 
     def left(self, where: str, count: int) -> int:
-        """How many of so many works have not ended, as the store knows it."""
+        """How many of so many units have not ended, as the store knows it."""
         ...
 
     def opened(self, where: str, call: Call, runs: bool) -> AbstractAsyncContextManager[Submit]:
@@ -100,13 +100,13 @@ def queue(name: str) -> Queue:
 
 
 def place() -> str:
-    """In a worker that is a program: where the works are, or nothing in any other process."""
+    """In a worker that is a program: where the units are, or nothing in any other process."""
     return os.environ.get("RUNCUE_BENCH_PLACE", "")
 
 
 @cache
 def call() -> Call:
-    """In a worker that is a program, and after it has forked: what a work does."""
+    """In a worker that is a program, and after it has forked: what a unit does."""
     return Call(Board.claimed(os.environ["RUNCUE_BENCH_BOARD"]), os.environ["RUNCUE_BENCH_MODE"])
 
 
@@ -168,7 +168,7 @@ async def _work(found: Queue, where: str, board: Board, plan: dict[str, Any]) ->
         if plan["warm"]:
             if plan["share"]:
                 await submit(range(-WARM, 0))
-            await until(lambda: board.total() >= plan["warm"], "the end of the first works")
+            await until(lambda: board.total() >= plan["warm"], "the end of the first units")
         at = await asyncio.to_thread(ready)
         await asyncio.sleep(max(0.0, at - perf_counter()))
         if plan["mode"] == "time" and plan["share"]:
@@ -180,7 +180,7 @@ async def _work(found: Queue, where: str, board: Board, plan: dict[str, Any]) ->
 
 
 async def _probe(submit: Submit, board: Board, most: int, seconds: float) -> list[float]:
-    """One work after the other, with a pause before each: seconds from the call to the start."""
+    """One unit after the other, with a pause before each: seconds from the call to the start."""
     pauses = random.Random(1)
     found: list[float] = []
     deadline = perf_counter() + seconds
@@ -189,7 +189,7 @@ async def _probe(submit: Submit, board: Board, most: int, seconds: float) -> lis
         await asyncio.sleep(pauses.uniform(0.01, 0.03))
         began = perf_counter()
         await submit(range(page, page + 1))
-        await until(lambda page=page: board.started(page) > 0, "the start of a work", SOON)  # type: ignore[misc]
+        await until(lambda page=page: board.started(page) > 0, "the start of a unit", SOON)  # type: ignore[misc]
         found.append(board.started(page) - began)
     return found
 

@@ -1,4 +1,4 @@
-"""Where works are kept: in memory, in a file, in a Redis or in a PostgreSQL, fresh for each run.
+"""Where units are kept: in memory, in a file, in a Redis or in a PostgreSQL, fresh for each run.
 
 Files and servers are in temporary folders on the disk, never in memory. Everything is reached by a Unix socket.
 PostgreSQL has its usual settings (fsync, synchronous_commit and full_page_writes on); Redis keeps nothing on the disk

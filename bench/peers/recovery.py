@@ -1,4 +1,4 @@
-"""Counted: four works that run for long, or wait behind such, whose worker is killed (`kill -9`) and started anew.
+"""Counted: four units that run for long, or wait behind such, whose worker is killed (`kill -9`) and started anew.
 
 The store lives on. How many of them run again, and how long after the kill the last of them began; nobody waits
 longer than a minute and a half, at the settings that the other measures have. They are killed one after the
@@ -24,13 +24,13 @@ WORKS = 4
 BOUND = 90.0
 QUIET = 3.0
 START = 60.0
-"""Seconds in which the works have to be running at first."""
+"""Seconds in which the units have to be running at first."""
 
 
-def _until(here: Cast, works: int, seconds: float) -> int:
-    """Wait until so many works were started, and say how many were."""
+def _until(here: Cast, units: int, seconds: float) -> int:
+    """Wait until so many units were started, and say how many were."""
     deadline = perf_counter() + seconds
-    while (found := sum(here.board.started(page) > 0 for page in range(WORKS))) < works:
+    while (found := sum(here.board.started(page) > 0 for page in range(WORKS))) < units:
         if perf_counter() > deadline:
             break
         time.sleep(POLL)
@@ -38,7 +38,7 @@ def _until(here: Cast, works: int, seconds: float) -> int:
 
 
 def _killed(contender: Contender, place: Place) -> tuple[int, float]:
-    """Let works run and kill their worker: how many were running, and when it was."""
+    """Let units run and kill their worker: how many were running, and when it was."""
     with cast(contender.name, place, [plan("hang", share=WORKS)]) as here:
         here.until_ready()
         here.begin()
@@ -50,7 +50,7 @@ def _killed(contender: Contender, place: Place) -> tuple[int, float]:
 
 
 def killed(contender: Contender, place: Place, bound: float, turn: Lock) -> dict[str, Any]:
-    """Works that ran when their worker was killed; works of all that began anew, and when the last of them did.
+    """Units that ran when their worker was killed; units of all that began anew, and when the last of them did.
 
     One at a time is killed and started anew, with the machine for itself for some seconds; waiting needs no turn.
     """
@@ -68,7 +68,7 @@ def killed(contender: Contender, place: Place, bound: float, turn: Lock) -> dict
 
 
 def measure(places: Places, contenders: Sequence[Contender], *, quick: bool = False) -> list[dict[str, Any]]:
-    """What became of the works of each."""
+    """What became of the units of each."""
     bound = 10.0 if quick else BOUND
     turn = Lock()
 

@@ -146,7 +146,7 @@ def limits(found: Found) -> str:
 
 
 def recovery(found: Found) -> str:
-    """What became of works after a kill."""
+    """What became of units after a kill."""
     told = {one.key: one for one in CONTENDERS}
     lines = []
     for row in found["recovery"]:
@@ -160,7 +160,7 @@ def recovery(found: Found) -> str:
 
 
 def after(row: dict[str, Any]) -> str:
-    """When the last of the works began anew."""
+    """When the last of the units began anew."""
     if not row["again"]:
         return f"none within {row['bound']:g} s"
     if row["again"] < row["works"]:

@@ -1,6 +1,6 @@
 """Timed: no-ops from submit to their end in the store.
 
-A first run with few works says how fast a queue is here; then each gets as many as it does in about two seconds, and
+A first run with few units says how fast a queue is here; then each gets as many as it does in about two seconds, and
 more if it turns out to be faster. All take turns, and the best round of each counts, because noise only ever adds;
 the slowest is kept beside it.
 """

@@ -23,7 +23,7 @@ PATIENCE = 60.0
 
 
 class Round(NamedTuple):
-    """Works a second, and seconds of the processor for each: in the processes of the queue, and in the server."""
+    """Units a second, and seconds of the processor for each: in the processes of the queue, and in the server."""
 
     speed: float
     client: float
@@ -129,7 +129,7 @@ def shares(count: int, processes: int, apart: bool) -> list[dict[str, Any]]:
 
 
 def timed(name: str, place: Place, count: int, processes: int = 1, *, apart: bool = False) -> Round:
-    """One run, from the first submit to the moment at which the store says that every work has ended."""
+    """One run, from the first submit to the moment at which the store says that every unit has ended."""
     prepare(name, place)
     plans = shares(count, processes, apart)
     total = sum(one["share"] for one in plans)
@@ -150,5 +150,5 @@ def _until_done(board: Board, name: str, place: Place, count: int) -> None:
     module = queue(name)
     while board.total() < count or module.left(place.where, count) > 0:
         if perf_counter() > deadline:
-            raise RuntimeError(f"{board.total():,} of {count:,} works ran within {PATIENCE:g} s")
+            raise RuntimeError(f"{board.total():,} of {count:,} units ran within {PATIENCE:g} s")
         time.sleep(POLL)

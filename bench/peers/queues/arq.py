@@ -21,7 +21,7 @@ def prepare(where: str) -> None:
 
 
 def left(where: str, count: int) -> int:
-    """How many works have no result."""
+    """How many units have no result."""
     return count - sum(1 for _ in client(where).scan_iter("arq:result:*", count=10_000))
 
 
@@ -49,5 +49,5 @@ async def opened(where: str, call: Call, runs: bool) -> AsyncIterator[Submit]:
     yield submit
     if running is not None:
         running.cancel()
-        await asyncio.gather(running, worker.close(), return_exceptions=True)  # its works are cancelled too
+        await asyncio.gather(running, worker.close(), return_exceptions=True)  # its units are cancelled too
     await pool.aclose()

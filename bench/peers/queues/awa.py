@@ -22,7 +22,7 @@ CONNECTIONS = 24
 CLAIMERS = 2
 LOOK = 10
 """Milliseconds."""
-QUEUE = "works"
+QUEUE = "units"
 DONE = "SELECT count(*) FROM awa.jobs WHERE state = 'completed'"
 
 

@@ -55,7 +55,7 @@ async def opened(where: str, call: Call, runs: bool) -> AsyncIterator[Submit]:
         return await call.wait(page)
 
     dbos.launch()
-    queue = await dbos.register_queue_async("works", polling_interval_sec=LOOK)
+    queue = await dbos.register_queue_async("units", polling_interval_sec=LOOK)
 
     async def submit(pages: range) -> None:
         await asyncio.gather(*(queue.enqueue_async(work, page) for page in pages))

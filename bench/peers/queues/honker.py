@@ -19,12 +19,12 @@ from bench.peers.part import BATCH, Call, Submit
 NEEDS = ("honker",)
 HOME = "honker"
 WORKER = "worker"
-LEFT = "SELECT count(*) FROM _honker_live WHERE queue = 'works'"
+LEFT = "SELECT count(*) FROM _honker_live WHERE queue = 'units'"
 
 
 def _opened(where: str) -> tuple[Any, Any]:
     database = import_module("honker").open(where)
-    return database, database.queue("works")
+    return database, database.queue("units")
 
 
 def prepare(where: str) -> None:

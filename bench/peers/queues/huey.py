@@ -1,6 +1,6 @@
 """huey: in SQLite with its own settings and fsync on, its consumer with threads that look every 10 ms, results kept.
 
-It has no batches. A program of its own runs the works, as its documentation says.
+It has no batches. A program of its own runs the units, as its documentation says.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def prepare(where: str) -> None:
 
 
 def left(where: str, count: int) -> int:
-    """How many works have no result."""
+    """How many units have no result."""
     with closing(sqlite3.connect(where)) as connection:
         return count - int(connection.execute(DONE).fetchone()[0])
 

@@ -1,6 +1,6 @@
 """pgqueuer: batches of 100, its queue manager in the process, on uvloop as its own command runs it.
 
-Submitting has a connection of its own. It keeps no results: a row in its log says that a work has ended well.
+Submitting has a connection of its own. It keeps no results: a row in its log says that a unit has ended well.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def _connected(where: str) -> tuple[Any, Any]:
 
 
 def left(where: str, count: int) -> int:
-    """How many works have not ended well."""
+    """How many units have not ended well."""
     return count - counted(where, DONE)
 
 

@@ -1,6 +1,6 @@
-"""procrastinate: deferred in batches of 100, works fetched one by one as it does, up to 20 at once in each process.
+"""procrastinate: deferred in batches of 100, units fetched one by one as it does, up to 20 at once in each process.
 
-It keeps no results: the row of a work says that it has succeeded. More than 5 at once made no difference to it.
+It keeps no results: the row of a unit says that it has succeeded. More than 5 at once made no difference to it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ async def _prepare(where: str) -> None:
 
 
 def left(where: str, count: int) -> int:
-    """How many works have not succeeded."""
+    """How many units have not succeeded."""
     return count - counted(where, DONE)
 
 

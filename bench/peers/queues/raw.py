@@ -18,18 +18,18 @@ from bench.peers.part import BATCH, SOON, Call, Submit
 NEEDS = ()
 HOME = ""
 TABLE = """
-CREATE TABLE works (
+CREATE TABLE units (
     id bigserial PRIMARY KEY, state text NOT NULL DEFAULT 'pending', page int NOT NULL, result text);
-CREATE INDEX works_pending ON works (id) WHERE state = 'pending';
+CREATE INDEX works_pending ON units (id) WHERE state = 'pending';
 """
-INSERT = "INSERT INTO works (page) SELECT unnest(%s::int[])"
+INSERT = "INSERT INTO units (page) SELECT unnest(%s::int[])"
 CLAIM = """
-UPDATE works SET state = 'running' WHERE id = ANY(ARRAY(
-    SELECT id FROM works WHERE state = 'pending' ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED))
+UPDATE units SET state = 'running' WHERE id = ANY(ARRAY(
+    SELECT id FROM units WHERE state = 'pending' ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED))
 RETURNING id, page
 """
-FINISH = "UPDATE works SET state = 'completed', result = '1' WHERE id = ANY(%s)"
-DONE = "SELECT count(*) FROM works WHERE state = 'completed'"
+FINISH = "UPDATE units SET state = 'completed', result = '1' WHERE id = ANY(%s)"
+DONE = "SELECT count(*) FROM units WHERE state = 'completed'"
 
 
 def prepare(where: str) -> None:
@@ -39,7 +39,7 @@ def prepare(where: str) -> None:
 
 
 def left(where: str, count: int) -> int:
-    """How many works have not completed."""
+    """How many units have not completed."""
     return count - counted(where, DONE)
 
 

@@ -1,4 +1,4 @@
-"""rq: batches of 100 by `enqueue_many`, two of its `SimpleWorker`s, which do not fork for each work, results kept."""
+"""rq: batches of 100 by `enqueue_many`, two of its `SimpleWorker`s, which do not fork for each unit, results kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORKERS = 2
 
 
 def work(page: int) -> int:
-    """One work, in a worker."""
+    """One unit, in a worker."""
     return part.call()(page)
 
 
@@ -30,7 +30,7 @@ def prepare(where: str) -> None:
 
 
 def left(where: str, count: int) -> int:
-    """How many works are not among those that have finished."""
+    """How many units are not among those that have finished."""
     return count - int(client(where).zcard("rq:finished:default"))
 
 

@@ -31,7 +31,7 @@ async def _prepare(where: str) -> None:
 
 
 def left(where: str, count: int) -> int:
-    """How many works have not completed; in memory nobody else can know."""
+    """How many units have not completed; in memory nobody else can know."""
     if where == "memory":
         return 0
     with Reader(where) as reader:

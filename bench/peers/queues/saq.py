@@ -22,7 +22,7 @@ def prepare(where: str) -> None:
 
 
 def left(where: str, count: int) -> int:
-    """How many works are not complete."""
+    """How many units are not complete."""
     return int(client(where).zcard("saq:default:incomplete"))
 
 
@@ -30,7 +30,7 @@ def left(where: str, count: int) -> int:
 async def opened(where: str, call: Call, runs: bool) -> AsyncIterator[Submit]:
     """The queue, open."""
     saq = import_module("saq")
-    logging.getLogger("saq").setLevel(logging.ERROR)  # it warns of works that end while it stops
+    logging.getLogger("saq").setLevel(logging.ERROR)  # it warns of units that end while it stops
     redis = import_module("redis.asyncio").Redis(unix_socket_path=where)
     queue = import_module("saq.queue.redis").RedisQueue(redis)
     await queue.connect()
