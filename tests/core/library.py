@@ -35,6 +35,7 @@ from runcue.core.schedule.plan import (
     ReadRequest,
     ReadResult,
     Ref,
+    Spent,
     Submit,
 )
 from runcue.core.schedule.scheduler import Scheduler
@@ -108,12 +109,15 @@ class Shared(Shelf):
         found = [Grant(name, at, amount, what) for (name, at, what), amount in sums.items() if amount > 0]
         return sorted(found, key=lambda grant: grant.at)
 
-    def spent(self, work_id: str, service: str, since: float) -> dict[str, float]:
-        sums: dict[str, float] = {}
-        for grant in self.grants:
+    def spent(self, work_id: str, service: str, since: float) -> dict[str, Spent]:
+        found: dict[str, Spent] = {}
+        for grant in sorted(self.grants, key=lambda grant: grant.at):
             if (grant.work_id, grant.service) == (work_id, service) and grant.quantity and grant.at >= since:
-                sums[grant.quantity] = sums.get(grant.quantity, 0) + grant.amount
-        return sums
+                before = found.get(grant.quantity)
+                is_same = before is not None and before.at == grant.at
+                amount = grant.amount + (before.amount if before is not None and is_same else 0)
+                found[grant.quantity] = Spent(amount, grant.at)
+        return found
 
     def unstarted(self, worker: str) -> list[int]:
         return [record.token for part in self.letters.get(worker, ()) for record in part.start]

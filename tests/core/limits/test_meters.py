@@ -356,11 +356,19 @@ def test_amounts_are_numbers_of_zero_or_more() -> None:
             checked({"tokens": wrong})
 
 
-def test_of_what_was_charged_before_nothing_is_given_back() -> None:
+def test_what_was_counted_before_is_corrected_at_the_moment_at_which_it_was_counted() -> None:
     service = service_of(Rate(100, 60))
     service.use("tokens", NOW, 50)
-    spending = Spending((service,), {"tokens": 50}, NOW, NOW, is_recalled=True)
-    assert spending.settle("tokens", 20) == 0
-    assert (spending.amounts, service.meters[0].room(NOW)) == ({"tokens": 50}, 50)
-    assert spending.settle("tokens", 70) == 20
+    spending = Spending((service,), {"tokens": 50}, NOW, NOW)
+    assert spending.settle("tokens", 20) == -30
+    assert (spending.amounts, service.meters[0].room(NOW)) == ({"tokens": 20}, 80)
+    assert spending.settle("tokens", 70) == 50
     assert service.meters[0].room(NOW) == 30
+
+
+def test_of_what_was_counted_at_another_moment_nothing_is_given_back() -> None:
+    service = service_of(Rate(100, 60))
+    service.use("tokens", NOW, 50)
+    spending = Spending((service,), {"tokens": 50}, NOW + 1, NOW + 1)
+    spending.settle("tokens", 20)
+    assert service.meters[0].room(NOW + 1) == 50

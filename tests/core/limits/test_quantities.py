@@ -521,7 +521,7 @@ def test_what_was_returned_unused_others_may_use() -> None:
     assert len(other.started) == 1
 
 
-def test_who_takes_over_counts_what_runs_at_what_it_was_expected_to_use_at_least() -> None:
+def test_who_takes_over_counts_what_runs_at_what_it_was_expected_to_use_until_it_is_charged() -> None:
     _, one, other = two(sells(tokens=(100, MINUTE)), rules=TASKS, serving=("one",))
     submit(one, "a", tokens=60)
     submit(other, "b", "small", tokens=30)
@@ -529,8 +529,8 @@ def test_who_takes_over_counts_what_runs_at_what_it_was_expected_to_use_at_least
     assert one.started == ["b"]
     meter = one.scheduler.ledger.ready.services["api"].meters[0]
     assert meter.room(one.now) == 10
-    one.charge("a", tokens=20)  # it may have been counted before: nothing is given back
-    assert meter.room(one.now) == 10
+    one.charge("a", tokens=20)
+    assert meter.room(one.now) == 50
     one.charge("a", tokens=65)
     assert meter.room(one.now) == 5
 

@@ -519,6 +519,18 @@ def test_what_a_running_work_has_charged_so_far_is_known_to_who_takes_over() -> 
     assert other.scheduler.ledger.ready.services["paid"].meters[0].room(other.now) == 10
 
 
+def test_what_a_running_work_did_not_use_is_given_back_by_who_took_over() -> None:
+    shared, one, other = two(serving=("two",))
+    one.declare(sells("paid", tokens=(100, 60.0)))
+    one.submit("a", services=("paid",), cost=costs(tokens=80))
+    other.read()
+    shared.now += 1  # what was counted counts from the start, not from now
+    other.turn(Charge(other.tokens["a"], {"tokens": 30}))
+    assert other.scheduler.ledger.ready.services["paid"].meters[0].room(other.now) == 70
+    one.turn()  # a process that takes over later counts the same
+    assert one.scheduler.ledger.ready.services["paid"].meters[0].room(one.now) == 70
+
+
 def test_who_no_longer_decides_knows_which_of_its_own_submissions_wait_for_room() -> None:
     _, one, other = two(max_queued=1, reject_policy="block", serving=())
     one.submit("a")

@@ -17,7 +17,7 @@ from runcue.core.limits.service import Service
 from runcue.core.model.record import Record
 from runcue.core.model.state import Grant
 from runcue.core.schedule.lane import Lane
-from runcue.core.schedule.plan import Entry
+from runcue.core.schedule.plan import Entry, Spent
 from runcue.core.schedule.ready import Ready
 
 SAFE = 2.0
@@ -179,16 +179,19 @@ class Grants:
         if metered:
             assert self._turn.reader is not None
             at = self._turn.now if record.started_at is None else record.started_at
-            counted: dict[str, float] = {}
+            counted: dict[str, Spent] = {}
             for service in metered:  # an attempt uses as much of a quantity in each of its services
                 counted |= self._turn.reader.spent(record.id, service.name, at)
-            self._spending[record.token] = Spending(metered, counted, at, at, True, record.id)
+            amounts = {name: one.amount for name, one in counted.items()}
+            at = max((one.at for one in counted.values()), default=at)
+            self._spending[record.token] = Spending(metered, amounts, at, at, record.id)
 
     def charge(self, token: int, amounts: dict[str, float]) -> None:
         """A running attempt reports what it has really used so far: count that instead of what was expected."""
         spending = self._spending.get(token)
         if spending is None:
             return
+        self.recall_starts()  # what is given back has to be counted first
         for name, amount in amounts.items():
             self._store_use(spending, name, spending.settle(name, amount))
         for service in spending.services:

@@ -167,9 +167,6 @@ class Spending(msgspec.Struct):
     """The moment from which its stored grants count."""
     at: float | None = None
     """When its handler was entered."""
-    is_recalled: bool = False
-    """True when it was read from the store for a running attempt. Its amounts were counted at other moments, so that
-    only more can be counted from here on, and nothing given back."""
     work_id: str | None = None
 
     def enter(self, at: float) -> None:
@@ -183,8 +180,6 @@ class Spending(msgspec.Struct):
     def settle(self, name: str, amount: float) -> float:
         """Count so much of a quantity instead of what was counted before. Returns the difference."""
         more = amount - self.amounts.get(name, 0)
-        if self.is_recalled and more < 0:
-            return 0
         self.amounts[name] = amount
         for service in self.services:
             if self.at is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -233,6 +233,13 @@ Key = tuple[float, int]
 """A place in an order: rank or time, then number."""
 
 
+class Spent(NamedTuple):
+    """How much of a quantity was counted for one start, and from which moment it counts."""
+
+    amount: float
+    at: float
+
+
 class Changes(msgspec.Struct):
     """What the store has that this process does not know since its last turn."""
 
@@ -286,8 +293,8 @@ class TurnReader(Protocol):
         """The grants of each of these services after that moment, in order, less those that were given back."""
         ...
 
-    def spent(self, work_id: str, service: str, since: float) -> dict[str, float]:
-        """How much of each quantity of a service was counted for a unit from that moment on."""
+    def spent(self, work_id: str, service: str, since: float) -> dict[str, Spent]:
+        """What was counted of each quantity of a service for the latest start of a unit from that moment on."""
         ...
 
     def unstarted(self, worker: str) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any
 from runcue.core.model.events import Event
 from runcue.core.model.record import Record, WorkState
 from runcue.core.model.state import Grant, Head
-from runcue.core.schedule.plan import Key, ReadRequest, ReadResult
+from runcue.core.schedule.plan import Key, ReadRequest, ReadResult, Spent
 from runcue.core.views.query import Query, by_task
 from runcue.errors import StorageCorrupt
 from runcue.stores.sql import codec, finding, journal, statements, states
@@ -172,9 +172,10 @@ class Records:
                 found += map(states.read_grant, rows)
         return found
 
-    def spent(self, work_id: str, service: str, since: float) -> dict[str, float]:
-        """How much of each quantity of a service was counted for a unit from a moment on."""
-        return dict(self._execute(statements.SPENT, (service, since, work_id)).fetchall())
+    def spent(self, work_id: str, service: str, since: float) -> dict[str, Spent]:
+        """What was counted of each quantity of a service for the latest start of a unit from a moment on."""
+        rows = self._execute(statements.SPENT, (service, since, work_id)).fetchall()
+        return {name: Spent(amount, at) for name, amount, at in rows}
 
     def started(self) -> list[str]:
         """The services of which anything was granted that is still in the log."""
