@@ -112,7 +112,7 @@ class Shared(Shelf):
     def spent(self, work_id: str, service: str, since: float) -> dict[str, Spent]:
         found: dict[str, Spent] = {}
         for grant in sorted(self.grants, key=lambda grant: grant.at):
-            if (grant.work_id, grant.service) == (work_id, service) and grant.quantity and grant.at >= since:
+            if (grant.work_id, grant.service) == (work_id, service) and grant.at >= since:
                 before = found.get(grant.quantity)
                 is_same = before is not None and before.at == grant.at
                 amount = grant.amount + (before.amount if before is not None and is_same else 0)

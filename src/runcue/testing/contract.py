@@ -32,7 +32,7 @@ from runcue.core.model.record import Record, WorkState
 from runcue.core.model.retry import Retry
 from runcue.core.model.settings import Questions, Rule, Settings
 from runcue.core.model.state import BreakerState, Grant, Limits, Overdue, ServiceState
-from runcue.core.schedule.plan import Key, Plan, ReadRequest
+from runcue.core.schedule.plan import Key, Plan, ReadRequest, Spent
 from runcue.core.views.query import Query
 from runcue.ports import Turn
 from runcue.testing import exchange, manual_turns
@@ -428,7 +428,8 @@ async def starts_are_read_as_far_back_as_they_are_asked_for(open_store: Open) ->
         spent = await one.look(
             lambda turn: [reader_of(turn).spent("w1", "api", since) for since in (NOW - 3, NOW)]
         )
-        expect("what is left of the quantities of one unit since a moment", spent, [{"tokens": 10}, {}])
+        left = {"": Spent(1, NOW - 3), "tokens": Spent(10, NOW - 3)}
+        expect("what is left of the quantities of one unit since a moment", spent, [left, {}])
 
 
 async def an_empty_shelf_is_told(open_store: Open) -> None:

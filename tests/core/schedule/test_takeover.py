@@ -531,6 +531,28 @@ def test_what_a_running_work_did_not_use_is_given_back_by_who_took_over() -> Non
     assert one.scheduler.ledger.ready.services["paid"].meters[0].room(one.now) == 70
 
 
+def test_a_start_that_its_worker_never_read_is_given_back_by_who_took_over() -> None:
+    paid = sells("paid", rate=(2, 60.0), tokens=(100, 60.0))
+    shared, one, _ = two(paid, serving=("two",))
+    one.submit("a", services=("paid",), cost=costs(tokens=80))
+    late = Process(shared, "late", paid)
+    late.turn()
+    service = late.scheduler.ledger.ready.services["paid"]
+    assert (service.windows[0].room(late.now), service.meters[0].room(late.now)) == (1, 20)
+    late.after(1.1)
+    assert late.started == ["a"]
+    assert (service.windows[0].room(late.now), service.meters[0].room(late.now)) == (1, 20), "counted once"
+
+
+def test_who_takes_over_gives_back_what_it_never_began_itself() -> None:
+    shared, one, other = two(limits(rate=(2, 60.0)), serving=("two",))
+    one.submit("a")
+    shared.letters.clear()
+    other.submit("b")
+    assert other.scheduler.ledger.ready.services["api"].windows[0].room(other.now) == 0
+    assert sorted(other.started) == ["a", "b"]
+
+
 def test_who_no_longer_decides_knows_which_of_its_own_submissions_wait_for_room() -> None:
     _, one, other = two(max_queued=1, reject_policy="block", serving=())
     one.submit("a")

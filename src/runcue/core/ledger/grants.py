@@ -162,6 +162,23 @@ class Grants:
             for name, amount in spending.amounts.items():
                 self._store_use(spending, name, -amount)
 
+    def never_began(self, record: Record, lane: Lane) -> None:
+        """Give back what another process granted, when it decided, to an attempt that certainly never begins."""
+        reader = self._turn.reader
+        if reader is None or record.token in self._unentered:  # what was granted here `ended` gives back
+            return
+        self.recall_starts()  # what is given back has to be counted first
+        since = self._turn.now if record.started_at is None else record.started_at
+        for service in lane.services:
+            if not service.reach:
+                continue
+            for name, (amount, at) in reader.spent(record.id, service.name, since).items():
+                if amount > 0:
+                    service.uncount(name, at, amount)
+                    self._turn.plan.grants.append(Grant(service.name, at, -amount, name, record.id))
+            self._ready.touch(service)
+        self._spending.pop(record.token, None)
+
     # quantities ---------------------------------------------------------------------------------------------
 
     def reserve(self, record: Record, token: int, lane: Lane, granted: Granted) -> None:
@@ -182,7 +199,7 @@ class Grants:
             counted: dict[str, Spent] = {}
             for service in metered:  # an attempt uses as much of a quantity in each of its services
                 counted |= self._turn.reader.spent(record.id, service.name, at)
-            amounts = {name: one.amount for name, one in counted.items()}
+            amounts = {name: one.amount for name, one in counted.items() if name}
             at = max((one.at for one in counted.values()), default=at)
             self._spending[record.token] = Spending(metered, amounts, at, at, record.id)
 

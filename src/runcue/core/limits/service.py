@@ -239,6 +239,16 @@ class Service:
             if meter.name == quantity:
                 meter.add(at, amount)
 
+    def uncount(self, quantity: str, at: float, amount: float) -> None:
+        """Count so much less of a quantity, or so many calls ("") less, of what was counted at that time."""
+        if quantity:
+            self.use(quantity, at, -amount)
+            return
+        for window in self.windows:
+            for _ in range(int(amount)):
+                if at in window.stamps:
+                    window.stamps.remove(at)
+
     def granted(self, amount: int) -> None:
         """Count so many granted starts; each is later `entered` or `returned`, once."""
         self.open += amount

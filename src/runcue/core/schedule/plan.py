@@ -234,7 +234,7 @@ Key = tuple[float, int]
 
 
 class Spent(NamedTuple):
-    """How much of a quantity was counted for one start, and from which moment it counts."""
+    """How much of a quantity, or how many calls, were counted for one start, and from which moment that counts."""
 
     amount: float
     at: float
@@ -294,7 +294,8 @@ class TurnReader(Protocol):
         ...
 
     def spent(self, work_id: str, service: str, since: float) -> dict[str, Spent]:
-        """What was counted of each quantity of a service for the latest start of a unit from that moment on."""
+        """What was counted of each quantity of a service for the latest start of a unit from that moment on; "" are
+        calls."""
         ...
 
     def unstarted(self, worker: str) -> list[int]:

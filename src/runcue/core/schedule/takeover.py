@@ -115,6 +115,7 @@ def _take_up(ledger: Ledger, member: Member) -> None:
         ledger.capacity.recall_calls(record.token, counting)
         if member.id == ledger.turn.worker and record.token not in begun:
             token = record.token
+            ledger.grants.never_began(record, lane)
             ledger.release(token, record.id)
             ledger.capacity.judge(token, None)
             ledger.put_back(record, "return")
@@ -206,6 +207,9 @@ def _take_back(ledger: Ledger, member: Member) -> bool:
     running = {record.token: record for record in ledger.working.records.values() if record.token}
     for token in tokens:
         record = running.get(token)  # None when it was given up meanwhile
+        lane = ledger.capacity.lane_of(token)
+        if record is not None and lane is not None:
+            ledger.grants.never_began(record, lane)
         ledger.release(token, (ledger.capacity.overdue(token) or "") if record is None else record.id)
         ledger.capacity.judge(token, None)
         if record is not None:

@@ -193,11 +193,11 @@ STARTS: Final = (
 )
 """What is left of all grants of some services that count from the same moment on."""
 SPENT: Final = (
-    "SELECT key, CAST(sum(amount) AS double precision), started_at FROM service_log "
-    "WHERE service = $1 AND started_at >= $2 AND work_id = $3 AND key IS NOT NULL "
-    "GROUP BY key, started_at ORDER BY started_at"
+    "SELECT coalesce(key, ''), CAST(sum(amount) AS double precision), started_at FROM service_log "
+    "WHERE service = $1 AND started_at >= $2 AND work_id = $3 GROUP BY key, started_at ORDER BY started_at"
 )
-"""How much of each quantity of a service was counted for each start of a unit, the latest start last."""
+"""How many calls ('') and how much of each quantity of a service were counted for each start of a unit, the latest
+start last."""
 STARTED: Final = (
     "WITH RECURSIVE started (name) AS (SELECT min(service) FROM service_log UNION ALL "
     "SELECT (SELECT min(service) FROM service_log WHERE service > name) FROM started WHERE name IS NOT NULL) "
