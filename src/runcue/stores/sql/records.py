@@ -173,7 +173,7 @@ class Records:
         return found
 
     def spent(self, work_id: str, service: str, since: float) -> dict[str, Spent]:
-        """What was counted of each quantity of a service ("": of calls) for the latest start of a unit since a moment."""
+        """What was counted of each quantity ("": of calls) of a service for the latest start of a unit since then."""
         rows = self._execute(statements.SPENT, (service, since, work_id)).fetchall()
         return {name: Spent(amount, at) for name, amount, at in rows}
 
