@@ -139,7 +139,7 @@ async def main(hosts: list[str]) -> int:
         await telling
     await cue.close()
     done, lost = counts[WorkState.COMPLETED], counts[WorkState.FAILED]
-    print(f"\n{done} works completed, {lost} failed, on {len(hosts)} hosts:")
+    print(f"\n{done} units completed, {lost} failed, on {len(hosts)} hosts:")
     for host in hosts:
         print(f"  {host:<10} {inventory.get(host, 'never seen')}")
     return 1 if lost else 0

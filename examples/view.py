@@ -49,12 +49,12 @@ class Tally:
 
     @property
     def total(self) -> int:
-        """How many works there are."""
+        """How many units there are."""
         return self.queued.total()
 
     @property
     def done(self) -> int:
-        """How many works have ended, in whatever way."""
+        """How many units have ended, in whatever way."""
         return self.ended.total()
 
     def of(self, state: str, task: str | None = None) -> int:
@@ -62,7 +62,7 @@ class Tally:
         return sum(n for (name, end), n in self.ended.items() if end == state and task in (None, name))
 
     def eta(self) -> float | None:
-        """Seconds to go at the pace of the last forty works; None while that says nothing."""
+        """Seconds to go at the pace of the last forty units; None while that says nothing."""
         recent = self._finished_at
         if len(recent) < 10:
             return None
@@ -182,7 +182,7 @@ def _reason(service: dict[str, Any]) -> str:
 
 
 def _progress(tally: Tally) -> RenderableType:
-    """One bar for each task, one for all, and how the works ended."""
+    """One bar for each task, one for all, and how the units ended."""
     from rich.console import Group
     from rich.text import Text
 
@@ -252,17 +252,17 @@ def summary(
     if len(tally.failures) > 1:
         failures += f", and {len(tally.failures) - 1} more"
     lines = [
-        f"{head} after {seconds:.1f} s" + (f", {left} works left for the next run" if left else ""),
+        f"{head} after {seconds:.1f} s" + (f", {left} units left for the next run" if left else ""),
         "",
         f"  documents   {len(documents):5}   of {sum(documents.values())} pages in all",
-        f"  completed   {worked:5}   works",
+        f"  completed   {worked:5}   units",
         f"  skipped     {tally.of('skipped'):5}   because their output was there",
         f"  failed      {tally.of('failed'):5}   {failures}".rstrip(),
         f"  retries     {tally.retries:5}   after errors that pass",
         f"  throttled   {refused:5}   time the OCR service said 429",
         f"  busiest     {most_in_a_second(starts):5}   OCR starts in any second, where {limit} are allowed",
         f"  duration    {seconds:5.1f} s",
-        f"  throughput  {worked / seconds:5.1f} works a second",
+        f"  throughput  {worked / seconds:5.1f} units a second",
         f"  output            {folder}",
         "",
         "Run it again and what is done is skipped. Next:",

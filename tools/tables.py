@@ -20,39 +20,39 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 MADE = re.compile(r"(<!-- made: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 ADVICE = {
-    "RuncueError": "Catch it where any trouble with the queue is one and the same to you.",
-    "ConfigError": "Mend the declaration: it is wrong in the program, and will be so next time.",
-    "UnknownTask": "Register the task before work of it is submitted, or mend the name; `.known` has the others.",
-    "UnknownService": "Declare the service first, or mend the name; `.known` has the others.",
+    "RuncueError": "Catch it to handle any error of the queue in one place.",
+    "ConfigError": "Correct the declaration in the program: it fails in every run.",
+    "UnknownTask": "Register the task before units of it are submitted, or correct the name; `.known` has all names.",
+    "UnknownService": "Declare the service first, or correct the name; `.known` has all names.",
     "InvalidRate": "Write a rate as `60/min`, `100/10s`, `(60, 60)`, or a list of these.",
-    "InvalidOption": "Give what `.expected` says.",
-    "UnknownOption": "Mend the name; `.known` has those that there are.",
-    "SubmitError": "Mend the submission. Nothing of it was queued, of `submit_many` no item.",
+    "InvalidOption": "Pass a value as `.expected` describes.",
+    "UnknownOption": "Correct the name; `.known` has all options.",
+    "SubmitError": "Correct the submission. Nothing was queued; of `submit_many` not a single item.",
     "InvalidParams": "Pass plain JSON values. For anything large or binary pass the path of a file.",
     "QueueFull": 'Submit later, raise `max_queued`, or let `submit` wait with `reject_policy="block"`.',
-    "DependencyCycle": "Leave out one of the dependencies in `.cycle`.",
-    "DuplicateWork": "Use another id or key for other work; for the same work take `.work_id`.",
+    "DependencyCycle": "Remove one of the dependencies in `.cycle`.",
+    "DuplicateWork": "For another unit use another id or key; for the same unit use `.work_id`.",
     "WorkNotFound": "Use the id that `submit` returned. If `.forgotten`, raise `retention` or `keep_finished`.",
-    "WorkFailed": "Look at `.work.error` and `.work.history`; when the cause is mended, `cue.retry(id)`.",
+    "WorkFailed": "Look at `.work.error` and `.work.history`; when the cause is repaired, `cue.retry(id)`.",
     "WorkTimedOut": "Raise `timeout=`, or find out what takes so long.",
-    "WorkCancelled": "Nothing, if that was meant; `cue.retry(id)` runs it after all.",
+    "WorkCancelled": "Nothing, if it was intended; `cue.retry(id)` runs the unit after all.",
     "CueClosed": "Make a new Cue, or close this one later.",
     "WrongThread": "Await on the loop of the Cue. From other threads use `cue.sync`.",
-    "StoreError": "See the message. What was accepted is safe; submit again, with the same key, what was not.",
-    "StorageFull": "Make room. Work goes on by itself.",
-    "StorageCorrupt": "Restore a backup, or save what can be read: `runcue.recover(path)`.",
-    "StorageReplaced": "Restart the program, on the file that is there now.",
+    "StoreError": "See the message. Accepted units are safe; submit the others again, with the same keys.",
+    "StorageFull": "Free some space. The queue continues by itself.",
+    "StorageCorrupt": "Restore a backup, or copy what can be read into a new file: `runcue.recover(path)`.",
+    "StorageReplaced": "Restart the program: it opens the file that is there now.",
     "StorageInsecure": "Run all processes as the owner of the files, and keep others from writing to them.",
-    "StorageBusy": "Find out who holds it: a program stopped in a debugger, a backup, a long transaction.",
-    "SchemaTooNew": "Run the newer version everywhere.",
+    "StorageBusy": "Find the process that holds it: a program stopped in a debugger, a backup, a long transaction.",
+    "SchemaTooNew": "Use the newer version in all processes.",
     "ForkedConnection": "Start the child as a new process, or fork before the queue is first used.",
-    "CommandFailed": "Look at what it printed, in `.result`; `check=False` makes exit codes a matter of your own.",
+    "CommandFailed": "Look at its output in `.result`. With `check=False` your code judges exit codes itself.",
     "WorkerLost": "Look for what kills processes: memory, native code, `os._exit`.",
-    "Unreachable": "See whether `ssh host true` works, or the cluster is up.",
-    "RateLimited": "Raise it where the client was told to wait and raises nothing of its own.",
-    "RetryLater": "Raise it when you know better than the backoff when another attempt makes sense.",
-    "Snooze": "Raise it when it is too early, and nobody's fault.",
-    "Permanent": "Raise it when the input is wrong and will stay so.",
+    "Unreachable": "Check that `ssh host true` works, or that the cluster is up.",
+    "RateLimited": 'Raise it when the service says "slow down" and your client raises nothing.',
+    "RetryLater": "Raise it to choose the time of the next attempt yourself.",
+    "Snooze": "Raise it when it is too early to run and nothing has failed.",
+    "Permanent": "Raise it when no other attempt can succeed, as with a wrong input.",
     "BadCommand": "Return a list of texts, or a text with `shell=True`.",
 }
 
@@ -71,10 +71,10 @@ def lifecycle() -> str:
 def events() -> str:
     """Every event."""
     rows = [
-        f"| `{name}` | {f'`work_{name}`' if name in WORK_EVENTS else '(the same)'} | {told} |"
+        f"| `{name}` | {f'`work_{name}`' if name in WORK_EVENTS else f'`{name}`'} | {told} |"
         for name, told in EVENTS.items()
     ]
-    return table("| `event.type` | `event.name` | told when |", *rows)
+    return table("| `event.type` | `event.name` | emitted when |", *rows)
 
 
 def metrics() -> str:

@@ -252,11 +252,11 @@ class DuplicateWork(SubmitError):
         self.key = key
         self.state = state
         self.differs = differs
-        holder = f"Idempotency key {quoted(key)} belongs to work {quoted(work_id)}"
+        holder = f"Idempotency key {quoted(key)} belongs to unit {quoted(work_id)}"
         if key is None:
-            message = f"Work {quoted(work_id)} exists already. Give another id, or none to have one made."
+            message = f"Unit {quoted(work_id)} exists already. Give another id, or none to have one made."
         elif state is None:
-            message = f"{holder}, which has {differs}. Use another key for other work."
+            message = f"{holder}, which has {differs}. Use another key for another unit."
         else:
             message = (
                 f"{holder}, which is {state}. Use on_failed='resubmit' to run it anew or 'return' for its id."
@@ -273,10 +273,10 @@ class WorkNotFound(RuncueError, LookupError):
     def __init__(self, work_id: object, forgotten: bool = False, option: str = "keep_finished") -> None:
         self.work_id = work_id
         self.forgotten = forgotten
-        reason = "No work has this id: use the one that submit() returned."
+        reason = "No unit has this id: use the one that submit() returned."
         if forgotten:
             reason = f"It finished and its record is gone: raise {option} to keep more."
-        super().__init__(f"Work not found: {quoted(work_id)}. {reason}")
+        super().__init__(f"Unit not found: {quoted(work_id)}. {reason}")
 
 
 class _WorkEnded(RuncueError):
@@ -284,7 +284,7 @@ class _WorkEnded(RuncueError):
         self.work = work
         reason = str(work.error or "").partition("\n")[0][:300]
         ending = f": {reason}" if reason else ""
-        super().__init__(f"Work {quoted(work.id)} (task {quoted(work.task)}) {what}{ending}")
+        super().__init__(f"Unit {quoted(work.id)} (task {quoted(work.task)}) {what}{ending}")
 
 
 class WorkFailed(_WorkEnded):

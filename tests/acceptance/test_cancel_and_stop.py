@@ -177,7 +177,7 @@ async def test_waiting_has_a_limit_of_its_own() -> None:
         await cue.wait(work_id, timeout=0.02)
     with pytest.raises(TimeoutError):
         await cue.join(timeout=0.02)
-    with pytest.raises(runcue.WorkNotFound, match="No work has this id"):
+    with pytest.raises(runcue.WorkNotFound, match="No unit has this id"):
         await cue.wait("no such id")
 
 

@@ -504,7 +504,7 @@ async def test_a_key_that_belongs_to_other_work_is_told_with_its_place(cue: Cue)
         seen, error = await until_error(cue.map("echo", range(5), key=str))
     assert seen == [0, 1]
     assert isinstance(error, runcue.DuplicateWork)
-    assert str(error).startswith("items[2]: Idempotency key '2' belongs to work ")
+    assert str(error).startswith("items[2]: Idempotency key '2' belongs to unit ")
 
 
 @pytest.mark.parametrize("item", [{"page": None}, {"page": True}, {"page": 1.5}, {}, "text"])

@@ -102,7 +102,7 @@ def test_a_running_job_is_told_to_stop(inside: Inside, home: Path) -> None:
         with runcue.Reader(home / "queue.db") as reader:
             until_sync(lambda: reader.output("long").data, "what it prints")
         told = inside("cancel", "long")
-        assert told.out == "Cancelled long, which was running and is told to stop\n"
+        assert told.out == "Cancelled long, which was running and is being stopped\n"
         assert inside("wait", "long", "--timeout", "40") == (1, "long cancelled\n", "")
 
 

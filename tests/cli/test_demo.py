@@ -76,7 +76,7 @@ ELSE = "import sys; sys.executable = sys.argv.pop(1); from runcue.cli.main impor
             "queuectl: The supervisor of the demo's workers ended with exit code 3: The disk is full.\n",
         ),
         ("kill -9 $$", 70, "queuectl: The supervisor of the demo's workers was killed by SIGKILL.\n"),
-        ("exit 0", 130, "queuectl: The workers were told to leave before the demo was over.\n"),
+        ("exit 0", 130, "queuectl: The workers were stopped before the demo was over.\n"),
         ("exit 141", 141, ""),
         ("kill -PIPE $$", 141, ""),
     ],

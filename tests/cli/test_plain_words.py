@@ -69,7 +69,7 @@ def service(**more: Any) -> dict[str, Any]:
         ({}, "ready"),
         ({"paused": True, "blocked": "paused"}, "paused"),
         ({"blocked": "rate", "seconds": 53.0}, "rate used up, 53 s"),
-        ({"blocked": "concurrency"}, "all places taken"),
+        ({"blocked": "concurrency"}, "all slots taken"),
         ({"blocked": "throttled", "seconds": 30.0}, "asked for a pause, 30 s"),
         ({"blocked": "circuit", "circuit": "open", "seconds": 240.0}, "circuit open, 4 m"),
         ({"blocked": "circuit", "circuit": "half_open"}, "circuit half open"),
@@ -113,7 +113,7 @@ def test_a_job_that_nobody_has_decided_over_yet_was_accepted() -> None:
     )
     job = {"id": "a", "state": "pending"}
     busy = Crew([{"serving": True, "state": "alive", "queues": None, "running": 1}])
-    assert sentence(why, job, 0.0, busy, None) == "a was accepted; nobody has decided over it yet."
+    assert sentence(why, job, 0.0, busy, None) == "a was accepted; the next turn decides about it."
     assert "no worker is running" in sentence(why, job, 0.0, Crew([]), None)
     assert short(why, job, 0.0, busy, None) == "just accepted"
     assert short(why, job, 0.0, Crew([]), None) == "no worker"

@@ -102,7 +102,7 @@ def test_a_worker_that_was_told_to_leave_is_not_replaced(crew: Crew, tmp_path: P
         os.kill(busy, signal.SIGTERM)
     (tmp_path / "go").touch()
     until_sync(lambda: not lives(busy), "it leaves")
-    supervisor.until("was told to leave, and left.")
+    supervisor.until("was asked to exit, and exited.")
     assert crew.jobs()["slow"]["state"] == "completed"
     assert children_of(supervisor.pid) == [idle]
     os.kill(idle, signal.SIGQUIT)

@@ -350,7 +350,7 @@ def test_works_are_cancelled(inside: Inside) -> None:
     later, stuck = told.out.splitlines()
     assert later == "Cancelled later"
     # the process that ran it is dead: whether that was noticed by then is chance
-    assert stuck in ("Cancelled stuck, which was running and is told to stop", "Cancelled stuck")
+    assert stuck in ("Cancelled stuck, which was running and is being stopped", "Cancelled stuck")
     assert (told.code, told.err) == (6, "runcue: done is completed already.\n")
 
 

@@ -209,7 +209,7 @@ def test_a_long_cycle_is_cut_in_the_message_and_whole_in_the_field() -> None:
 
 
 def test_a_taken_id_a_taken_key_and_other_work_under_a_key_are_told_apart() -> None:
-    assert "Work 'w1' exists already" in str(DuplicateWork("w1"))
+    assert "Unit 'w1' exists already" in str(DuplicateWork("w1"))
     assert "which is failed. Use on_failed='resubmit'" in str(DuplicateWork("w1", key="k", state="failed"))
     assert "which has other params" in str(DuplicateWork("w1", key="k", differs="other params"))
 
@@ -225,12 +225,12 @@ def test_forgotten_work_names_the_option_that_keeps_more() -> None:
 
 def test_failed_work_is_shown_with_the_first_line_of_its_error_and_carried_whole() -> None:
     error = WorkFailed(WORK)
-    assert str(error) == "Work 'w1' (task 'extract') failed: ValueError: oops"
+    assert str(error) == "Unit 'w1' (task 'extract') failed: ValueError: oops"
     assert error.work is WORK
 
 
 def test_cancelled_and_timed_out_work_say_so() -> None:
-    assert str(WorkCancelled(Work(id="w1", task="t"))) == "Work 'w1' (task 't') was cancelled"
+    assert str(WorkCancelled(Work(id="w1", task="t"))) == "Unit 'w1' (task 't') was cancelled"
     assert "timed out" in str(WorkTimedOut(WORK))
 
 

@@ -116,7 +116,7 @@ async def test_what_is_paused_has_no_end() -> None:
         None,
         "api",
         "paused",
-        "3 cannot go on",
+        "3 cannot continue",
     )
     await cue.resume("api")
     await cue.pause("default")

@@ -469,7 +469,7 @@ async def test_a_wait_that_is_too_late_raises_and_the_work_goes_on() -> None:
 async def test_waiting_for_unknown_work_is_an_error() -> None:
     cue = Cue()
     for call in (cue.wait("nobody"), cue.result("nobody"), cue.join(["nobody"])):
-        with pytest.raises(runcue.WorkNotFound, match="No work has this id") as raised:
+        with pytest.raises(runcue.WorkNotFound, match="No unit has this id") as raised:
             await call
         assert isinstance(raised.value, LookupError)
         assert not raised.value.forgotten

@@ -20,7 +20,7 @@ async def test_a_wait_that_takes_too_long_says_for_what_and_where_to_ask() -> No
     async with cue:
         await cue.submit("work", id="a", delay=60)
         for waiting in (cue.wait("a", timeout=3), cue.result("a", timeout="3s")):
-            with pytest.raises(TimeoutError, match=r"^Work 'a' has not ended within 3 s\. cue\.explain"):
+            with pytest.raises(TimeoutError, match=r"^Unit 'a' has not ended within 3 s\. cue\.explain"):
                 await waiting
         with pytest.raises(TimeoutError, match=r"^Not everything has ended within 3 s\. cue\.debug_blocked"):
             await cue.join(timeout=3)
@@ -28,7 +28,7 @@ async def test_a_wait_that_takes_too_long_says_for_what_and_where_to_ask() -> No
 
 
 NOT_STARTED = "nothing runs: this Cue was not started (use `async with cue`, or cue.start())"
-STOPPED = "nothing runs: this Cue was stopped (cue.start() has it go on)"
+STOPPED = "nothing runs: this Cue was stopped (cue.start() continues)"
 
 
 @pytest.mark.memory
@@ -57,7 +57,7 @@ async def test_a_time_out_says_that_nothing_runs_and_whether_it_ever_did(
     await cue.submit("work", id="a", delay=60)
     for why in (NOT_STARTED, STOPPED):
         for waiting, what in (
-            (cue.wait("a", timeout=1), "Work 'a' has not"),
+            (cue.wait("a", timeout=1), "Unit 'a' has not"),
             (cue.join("a", timeout=1), "Not everything has"),
             (cue.join(timeout=1), "Not everything has"),
         ):

@@ -370,7 +370,7 @@ async def test_a_handler_that_holds_the_loop_is_named_and_nobody_else_times_out(
                 assert await cue.result(work_id, timeout=PATIENCE) == "in time"
     told = [text for text in caplog.messages if "holds the event loop" in text]
     (warning,) = [text for text in told if "greedy" in text]  # others may be named where the machine is busy
-    assert f"task 'greedy' (work {greedy_id})" in warning
+    assert f"task 'greedy' (unit {greedy_id})" in warning
     assert "time.sleep(2.6)" in warning
 
 

@@ -365,9 +365,9 @@ def test_what_is_wrong_with_a_queue_is_told(pg: str) -> None:
         assert (found["schema"], found["size"] > 100_000) == (schema.VERSION, True)
         assert all("fsync" in problem for problem in found["problems"])
         admin(pg, "UPDATE runcue.head SET pending = 7")
-        assert "4 works are pending, but the counter says 7" in reader.health()["problems"]
+        assert "pending units: 4, but the counter says 7" in reader.health()["problems"]
         admin(pg, "INSERT INTO runcue.set_aside VALUES (1, 'x', NULL)")
-        assert "1 damaged works are set aside and do not run" in reader.health()["problems"]
+        assert "damaged units in quarantine, which do not run: 1" in reader.health()["problems"]
 
 
 def test_damaged_work_is_left_out(pg: str) -> None:

@@ -461,7 +461,7 @@ class Flow:
             elif record.state.is_final:
                 self._end(record)
             elif self._system.engine.attempts.is_own(record):
-                raise RuncueError(f"Work {work_id!r} waits for itself: its own handler cannot map over it.")
+                raise RuncueError(f"Unit {work_id!r} waits for itself: its own handler cannot map over it.")
 
     # waiting for the end ----------------------------------------------------------------------------------
 

@@ -365,7 +365,7 @@ class System:
         """Stop gracefully."""
         if self.is_inside_handler():
             raise RuncueError(
-                "stop() inside a handler would wait for itself. Call it from outside, or end the work."
+                "stop() inside a handler would wait for itself. Call it from outside, or end the handler."
             )
         if self.hooks.is_calling():
             raise RuncueError("stop() inside a callback would wait for itself. Call it from outside.")
@@ -420,7 +420,7 @@ class System:
         task = asyncio.current_task(self.loop)
         run = self.engine.attempts.run_of(task)
         if run is not None:
-            return f"task {run.record.spec.task!r} (work {run.record.id})"
+            return f"task {run.record.spec.task!r} (unit {run.record.id})"
         if task is not None and task.get_name() == "runcue callback":
             return "an async callback"
         return "something" if self.engine.attempts.runs else None

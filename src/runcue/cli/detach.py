@@ -34,7 +34,9 @@ class Child:
         """Wait until the new process is up; raises the reason and its exit code when it is not. Ctrl-C ends it."""
         try:
             if not select.select([self._ready], [], [], seconds)[0]:
-                text = f"Process {self.pid} has not said for {seconds:g} s whether it is up. It goes on."
+                text = (
+                    f"Process {self.pid} has not reported for {seconds:g} s whether it is up. It still runs."
+                )
                 raise Failure(text, BUSY)
             word = os.read(self._ready, LONGEST)
         except KeyboardInterrupt:

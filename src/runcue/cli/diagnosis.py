@@ -166,7 +166,7 @@ def crew(reader: runcue.Reader) -> Iterator[Finding]:
         yield ok(f"{counted(len(states['alive']), 'worker')} alive, {busy} busy")
     stopped = [one for one in workers if is_stopped(one)]
     for one in stopped:
-        yield warning(f"Worker {clean(one['id'])} is stopped", f"Let it go on: kill -CONT {one['pid']}")
+        yield warning(f"Worker {clean(one['id'])} is stopped", f"Continue it: kill -CONT {one['pid']}")
     for one in (one for one in states["unresponsive"] if one not in stopped):
         yield warning(
             f"Worker {clean(one['id'])} (pid {one['pid']}) has not moved for {span(one['silent_for'] or 0)}",

@@ -112,7 +112,7 @@ Exit codes:
   5    others keep the queue busy
   6    not found, or in conflict with what is there
   70   a mistake in runcue itself, or workers that die as they start
-  130  interrupted by Ctrl-C, or told to stop at once
+  130  interrupted by Ctrl-C, or asked to stop at once
   141  the reader of a pipe went away
 
 \b
@@ -295,7 +295,7 @@ def failure_of(error: Exception, name: str = "queuectl") -> Failure:
             return Failure(str(error), code)
     if isinstance(error, OSError):
         where = f" {error.filename}:" if error.filename is not None else ""
-        return Failure(f"cannot go on:{where} {error.strerror or error}.", codes.STORAGE)
+        return Failure(f"cannot continue:{where} {error.strerror or error}.", codes.STORAGE)
     what = f"{type(error).__name__}: {error}"
     variable = DEBUG if name == "queuectl" else ALSO_DEBUG
     return Failure(f"internal error: {what[:300]}; set {variable}=1 for details", codes.INTERNAL)

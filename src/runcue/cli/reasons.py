@@ -213,7 +213,7 @@ def _told(
             watch = "" if words.has_programs else f" Watch it: {words.do('logs', name, '--follow')}"
             return f"{name} is running now.{watch}"
         case "inbox" if crew.members:
-            return f"{name} was accepted; nobody has decided over it yet."
+            return f"{name} was accepted; the next turn decides about it."
         case "given":
             return f"{name} was started: {clean(why.details)}."
         case "completed":
@@ -243,7 +243,7 @@ def _told(
             return f"{name} waits{when}: {service or 'its service'} asked to be left alone.{ahead}"
         case "concurrency":
             return (
-                f"{name} waits for a place on {service} ({clean(why.details)}).{ahead} "
+                f"{name} waits for a slot of {service} ({clean(why.details)}).{ahead} "
                 f"Allow more: {words.do('set', typed_with(why.service or '', '--concurrent …'))}"
             )
         case "circuit":

@@ -34,7 +34,7 @@ def as_table(
     return _without_circuit(HEADS), [*map(_without_circuit, rows)]
 
 
-HELD = {"rate": "rate used up", "concurrency": "all places taken", "throttled": "asked for a pause"}
+HELD = {"rate": "rate used up", "concurrency": "all slots taken", "throttled": "asked for a pause"}
 """What holds a service back, in words; other reasons are shown as they are."""
 
 

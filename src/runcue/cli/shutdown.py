@@ -3,8 +3,8 @@
 Rules:
 - Each supervisor holds the lock of a file of its own below the home. The lock says that it lives, the file which
   process it is. Files of dead supervisors are removed by whichever process looks at them.
-- Supervisors are told first, so that they replace no worker; then every worker on this host, whoever started it, and
-  those that appear while we wait. Each is told once.
+- Supervisors are asked first, so that they replace no worker; then every worker on this host, whoever started it, and
+  those that appear while we wait. Each is asked once.
 - Supervisors are found without the queue, so they and their workers can be stopped when it cannot be read.
 - Interrupting the wait changes nothing: the workers still leave.
 - A pid may belong to another process by the time it is used. So we open the process first (pidfd), then check that
@@ -144,7 +144,7 @@ class Leaving:
         self._home = home
         self._at_once = at_once
         self._told: set[str] = set()
-        """The supervisors (by their file) and workers (by their id) that were told to leave."""
+        """The supervisors (by their file) and workers (by their id) that were asked to exit."""
         self._elsewhere: set[str] = set()
         self._busy: list[str] | None = None
         self._reader: Reader | None = None
@@ -181,7 +181,7 @@ class Leaving:
 
     def _look(self) -> str:
         """Tell everybody who was not told yet; returns in words who is left."""
-        here = self._here()  # before anybody is told: who is gone by then could not be counted
+        here = self._here()  # before any is asked: one that has exited could not be counted
         supervisors = self._tell_supervisors()
         self._tell_workers(here)
         self._say(
@@ -255,7 +255,7 @@ class Leaving:
         for row in stuck:
             if f"stuck {row['id']}" not in self._told:
                 self._told.add(f"stuck {row['id']}")
-                what = "is stopped. Let it go on" if is_stopped(row) else "does not move. If it was stopped"
+                what = "is stopped. Continue it" if is_stopped(row) else "does not move. If it was stopped"
                 warn(f"Worker {row['id']} (pid {row['pid']}) {what}: kill -CONT {row['pid']}")
         if jobs and jobs != self._busy:
             note(f"Waiting for {counted(len(jobs), 'running job')}: {listed(jobs)}")

@@ -3,7 +3,7 @@
 Rules:
 - Each worker is a new process in a session of its own, so Ctrl-C reaches the supervisor alone. Each holds the read
   end of a pipe from the supervisor, which closes when the supervisor dies in any way; then the worker leaves.
-- A worker that exits with 0, or by SIGTERM, was told to leave, and is not replaced. One that dies is replaced after a
+- A worker that exits with 0, or by SIGTERM, was asked to exit, and is not replaced. One that dies is replaced after a
   pause, which grows while workers go on dying. When workers cannot even start, the supervisor gives up and says why.
 - The first SIGINT or SIGTERM lets workers finish what they run, the second puts it back, the third kills them.
   SIGUSR1 and SIGHUP always mean the first, SIGUSR2 and SIGQUIT the second. Signals within ONE_SIGNAL seconds count as
@@ -326,7 +326,7 @@ class Supervisor:
         """Handle the end of a worker: report it, and have a dead one replaced."""
         if code in {0, -signal.SIGTERM, -signal.SIGINT}:
             if not self._level:
-                self._lines.note(f"worker {seat.number} was told to leave, and left.", is_important=False)
+                self._lines.note(f"worker {seat.number} was asked to exit, and exited.", is_important=False)
         elif self._level:
             was_meant = self._level > GRACEFUL and code in {-TELLS[AT_ONCE], -TELLS[KILL]}
             if not was_meant and not self.reason:

@@ -95,5 +95,5 @@ RUNCUE = Words(
     everything="--all-failed",
     start="runcue worker MODULE:CUE",
     give="submit",
-    add="A program adds work with `await cue.submit(…)`.",
+    add="A program adds units with `await cue.submit(…)`.",
 )

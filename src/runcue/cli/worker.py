@@ -1,4 +1,4 @@
-"""One worker process: runs a Cue, of a home or of an application, until it is told to leave.
+"""One worker process: runs a Cue, of a home or of an application, until it is asked to exit.
 
 Rules:
 - A supervisor starts it with `Orders` as its only argument and two pipes. To the *voice* it writes messages, one JSON
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def work(orders: Orders, voice: Voice) -> int:
-    """Run jobs until told to leave; returns the exit code."""
+    """Run jobs until asked to exit; returns the exit code."""
     from runcue import mask
     from runcue.cli.main import ALSO_DEBUG, DEBUG, failure_of
     from runcue.cli.screen import clean
@@ -181,7 +181,7 @@ async def _serve(cue: Cue, orders: Orders, voice: Voice, teller: _Teller | None)
 
 
 async def _until_told(cue: Cue, leave: asyncio.Event, doubt: asyncio.Event) -> None:
-    """Wait until told to leave; raises the error after which the Cue takes no more turns."""
+    """Wait until asked to exit; raises the error after which the Cue takes no more turns."""
     import asyncio
 
     from runcue import ForkedConnection, SchemaTooNew, StorageReplaced, StoreError

@@ -136,7 +136,7 @@ class Attempts:
             try:
                 await request(Cancel(run.record.id, reason=STOPPED))
             except StoreError as error:
-                logger.warning("work %s was not cancelled and runs on: %s", run.record.id, error)
+                logger.warning("unit %s was not cancelled and runs on: %s", run.record.id, error)
                 run.is_left = True
         stopped = [run.task for run in self.runs.values() if run.task and run.executor.can_stop]
         if stopped:

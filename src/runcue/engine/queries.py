@@ -25,7 +25,7 @@ logger = logging.getLogger("runcue")
 HINT_AFTER = 2.0
 """Seconds that a caller waits for a unit of a Cue that was not started before a warning is logged."""
 NOT_STARTED = "nothing runs: this Cue was not started (use `async with cue`, or cue.start())"
-STOPPED = "nothing runs: this Cue was stopped (cue.start() has it go on)"
+STOPPED = "nothing runs: this Cue was stopped (cue.start() continues)"
 
 
 class Queries:
@@ -39,7 +39,7 @@ class Queries:
     async def wait(self, work_id: str, timeout: float | None) -> Work:
         """Wait for the end of a unit and return it; TimeoutError when that takes too long."""
         advice = "cue.explain(id) says what it waits for."
-        async with self._within(timeout, f"Work {work_id!r} has not ended", advice):
+        async with self._within(timeout, f"Unit {work_id!r} has not ended", advice):
             return view(await self._ended(work_id, may_be_own=timeout is not None))
 
     @asynccontextmanager
@@ -81,7 +81,7 @@ class Queries:
 
     def _check_own(self, record: Record) -> None:
         if self._engine.attempts.is_own(record):
-            raise RuncueError(f"Work {record.id!r} waits for itself: its own handler cannot await its end.")
+            raise RuncueError(f"Unit {record.id!r} waits for itself: its own handler cannot await its end.")
 
     def _later_hint(self) -> asyncio.TimerHandle | None:
         """Schedule the warning that nothing runs; None when something does."""

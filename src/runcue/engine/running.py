@@ -134,7 +134,7 @@ async def within(
                 try:
                     stack.enter_context(around(work))
                 except BaseException as error:  # noqa: BLE001 (the application's code may raise anything)
-                    log_trouble(f"{quoted(around)} raised before work {work.id} and is left out", error)
+                    log_trouble(f"{quoted(around)} raised before unit {work.id} and is left out", error)
             try:
                 result = await call()
             except BaseException as error:
@@ -142,7 +142,7 @@ async def within(
                 raise
     except BaseException as error:  # noqa: BLE001 (the application's code may raise anything; the handler's is raised)
         if error is not raised:
-            log_trouble(f"a context manager around work {work.id} raised at its end", error)
+            log_trouble(f"a context manager around unit {work.id} raised at its end", error)
     if raised is not None:
         raise raised
     return result

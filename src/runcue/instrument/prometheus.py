@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("runcue")
 
 FAMILIES: Final = {
-    "work_units_queued": ("gauge", "task", "Work that waits."),
-    "work_units_running": ("gauge", "task", "Work that runs."),
-    "work_units_completed": ("counter", "task", "Work that completed, or was skipped because its output was valid."),
-    "work_units_failed": ("counter", "task", "Work that failed for good."),
+    "work_units_queued": ("gauge", "task", "Units that wait."),
+    "work_units_running": ("gauge", "task", "Units that run."),
+    "work_units_completed": ("counter", "task", "Units that completed, or were skipped (their output was valid)."),
+    "work_units_failed": ("counter", "task", "Units that failed for good."),
     "service_requests": ("counter", "service", "Attempts that were started on a service."),
-    "service_rate_limited": ("counter", "service", "Times that a service held work back for its rate, or said so."),
-    "service_running": ("gauge", "service", "Places of a service that are taken."),
-    "service_places": ("gauge", "service", "Places that a service has; an adaptive one changes them."),
+    "service_rate_limited": ("counter", "service", "Times that the rate or the service itself stopped all starts."),
+    "service_running": ("gauge", "service", "Slots of a service that are taken."),
+    "service_places": ("gauge", "service", "Slots that a service has; an adaptive one changes them."),
     "circuit_breaker_open": ("gauge", "service", "Circuits of a service that are open or being probed."),
     "callback_duration_seconds": ("histogram", "callback", "How long the application's callbacks take."),
     "callback_errors": ("counter", "callback", "Callbacks that raised, overran or answered nonsense."),

@@ -296,7 +296,7 @@ def _service(
         limits += [f"{quantity} {pretty_rate(rate)}" for rate in use.rates]
         facts.append(f"{use.used:,.10g} {quantity} ({_percent(use.share)})")
     if one.refused:
-        facts.append(f"{one.refused:,} refused by the far side")
+        facts.append(f"{one.refused:,} refused by the service")
     circuit = f'<p class="changes">{escape(_changes(name, summary, one))}</p>' if bands else ""
     return (
         f'<div class="service"><h3>{escape(name)}</h3>'

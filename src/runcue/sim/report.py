@@ -143,7 +143,7 @@ def _service(service: ServiceSummary) -> list[str]:
         rates = ", ".join(map(pretty_rate, one.rates))
         found.append(f"{one.used:,.10g} {name}, {one.share:.0%} of {rates}")
     if service.refused:
-        found.append(f"{service.refused:,} refused by the far side")
+        found.append(f"{service.refused:,} refused by the service")
     if service.circuit:
         words = ", ".join(
             f"{word.replace('_', '-')} {service.circuit[word]}×"

@@ -1,11 +1,14 @@
-"""What runcue tells, and what a listener gets to see of it."""
+"""Which events there are, and what a listener gets to see of them."""
 
+import ast
 import copy
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import runcue
 from runcue.core.model.events import (
     EVENTS,
     FINAL_EVENTS,
@@ -31,9 +34,19 @@ def event_of(kind: str, record: Record | None = None, **data: Any) -> Event:
 # --- The table ------------------------------------------------------------------------------------
 
 
-def test_everything_that_can_be_told_about_work_is_in_the_table() -> None:
+def test_every_event_about_a_unit_is_in_the_table() -> None:
     assert EVENTS.keys() >= WORK_EVENTS
     assert FINAL_EVENTS <= WORK_EVENTS
+
+
+def test_every_event_that_is_emitted_by_name_is_in_the_table() -> None:
+    sources = (Path(runcue.__file__).parent / "core").rglob("*.py")
+    calls = [node for source in sources for node in ast.walk(ast.parse(source.read_bytes()))
+             if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)]  # fmt: skip
+    emitted = {call.args[0].value for call in calls  # type: ignore[attr-defined]  # (it is a constant)
+               if isinstance(call.func, ast.Attribute) and call.func.attr == "emit"}  # fmt: skip
+    assert "queue_status" in emitted
+    assert emitted <= EVENTS.keys()
 
 
 @pytest.mark.parametrize("kind", EVENTS)

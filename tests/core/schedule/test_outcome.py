@@ -914,7 +914,7 @@ def test_work_that_is_well_is_not_revived(state: str) -> None:
 
 
 def test_unknown_work_cannot_be_revived() -> None:
-    with pytest.raises(WorkNotFound, match="No work has this id"):
+    with pytest.raises(WorkNotFound, match="No unit has this id"):
         Bench().revive("a")
 
 

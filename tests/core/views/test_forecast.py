@@ -48,7 +48,7 @@ def test_what_depends_on_held_work_is_held_with_it() -> None:
     bench.pause("api")
     bench.submit("first", services=("api",))
     bench.submit("second", services=("other",), needs=("first",))
-    assert said(bench) == Forecast(2, 0, None, None, "api", "paused", "1 cannot go on")
+    assert said(bench) == Forecast(2, 0, None, None, "api", "paused", "1 cannot continue")
 
 
 def test_a_task_that_nobody_here_knows_is_held() -> None:

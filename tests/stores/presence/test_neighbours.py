@@ -281,7 +281,7 @@ async def test_files_that_were_taken_away_are_reported_once_and_nobody_is_lost(
         await until(lambda: other.looks > looks + 5)
         await other.hand.write(pending(3))
         assert (one.lost, other.lost, problems) == ([], [], [])
-    lines = [record for record in caplog.records if "who lives" in record.getMessage()]
+    lines = [record for record in caplog.records if "which processes are alive" in record.getMessage()]
     assert 1 <= len(lines) <= 2, "once for each of them at most"
 
 

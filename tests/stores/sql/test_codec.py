@@ -322,7 +322,7 @@ def test_a_row_that_makes_no_sense_is_refused_with_its_id(name: str, value: obje
     insert(connection, PLAIN)
     row = list(connection.execute(statements.SELECT).fetchall()[0])
     row[columns.COLUMNS.index(name)] = value
-    with pytest.raises(StorageCorrupt, match=r"work 'w1' is damaged: .*") as caught:
+    with pytest.raises(StorageCorrupt, match=r"unit 'w1' is damaged: .*") as caught:
         codec.read_row(tuple(row))
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -431,7 +431,7 @@ def test_the_latest_lines_are_read_oldest_first() -> None:
 
 
 def test_a_damaged_line_of_history_is_refused_with_the_id_of_its_work() -> None:
-    with pytest.raises(StorageCorrupt, match="history of work 'w1'"):
+    with pytest.raises(StorageCorrupt, match="history of unit 'w1'"):
         codec.read_attempts("w1", [("one", 1.0, 1.0, "error", None)])
 
 

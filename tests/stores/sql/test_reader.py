@@ -531,9 +531,9 @@ def test_a_file_that_is_in_use_has_a_log_and_no_problems(path: Path) -> None:
 @pytest.mark.parametrize(
     ("counter", "said"),
     [
-        ("pending", "3 works are pending, but the counter says 8"),
-        ("running", "0 works are running, but the counter says 5"),
-        ("failed", "1 works are failed, but the counter says 6"),
+        ("pending", "pending units: 3, but the counter says 8"),
+        ("running", "running units: 0, but the counter says 5"),
+        ("failed", "failed units: 1, but the counter says 6"),
     ],
 )
 def test_counters_that_are_wrong_are_named(path: Path, counter: str, said: str) -> None:
@@ -559,7 +559,7 @@ def test_damaged_work_that_was_set_aside_is_counted(path: Path) -> None:
         await cue.close()
 
     run(main())
-    assert problems(path) == ["2 damaged works are set aside and do not run"]
+    assert problems(path) == ["damaged units in quarantine, which do not run: 2"]
 
 
 def test_damage_that_sqlite_finds_is_told_in_its_words(path: Path) -> None:

@@ -394,7 +394,7 @@ def test_what_may_be_deleted_is_left_out_and_that_is_said(sound: Sound, path: Pa
     made = saved(path, noise(sound.whole, trunk, sound.roots["work_units"]))
     assert made.tables["work_units"] == 0
     assert made.lost["work_units"] == len(sound.pages["work_units"])
-    assert "left out: whether that was deleted or lost cannot be told" in "\n".join(made.problems)
+    assert "left out: whether their rows were deleted or lost is unknown" in "\n".join(made.problems)
 
 
 async def test_no_number_is_given_out_twice_when_the_counters_are_lost(sound: Sound, path: Path) -> None:

@@ -653,7 +653,7 @@ async def test_of_pruned_work_only_what_others_may_depend_on_is_kept(path: Path)
         assert found.forgotten == {"w1": WorkState.COMPLETED, "w3": WorkState.CANCELLED}
         assert list(found.records) == ["w4"]
         change(path, "UPDATE forgotten SET state = 'parked'")
-        with pytest.raises(StorageCorrupt, match="What is left of work 'w1' is damaged"):
+        with pytest.raises(StorageCorrupt, match="What is left of unit 'w1' is damaged"):
             await hand.look(lambda turn: turn.read(ReadRequest(ids={"w1"})))
 
 

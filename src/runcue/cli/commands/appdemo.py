@@ -241,6 +241,6 @@ async def _summary(cue: Cue, seen: Counter[str], seconds: float) -> list[str]:
         f"depot      was down: its circuit opened {counted(seen['circuit_opened'], 'time')}, and closed by itself",
         f"parcels    {arrived:,} arrived all the same",
         f"report     began {span(max(0.0, (report.started_at or last) - last))} after the last page it needed",
-        f"events     {sum(seen.values()):,} told in order",
+        f"events     {sum(seen.values()):,}, in the order in which they were committed",
         "secrets    api_key of every page is shown as *** by show, top and dashboard",
     ]

@@ -25,7 +25,7 @@ from runcue.cli.worker import Orders
 @crew_options("How many processes.", "units")
 @click.pass_context
 def command(context: click.Context, name: str, count: int, queues: tuple[str, ...], quiet: bool) -> None:
-    """Run the units of a Cue, in processes of their own, until told to stop.
+    """Run the units of a Cue, in processes of their own, until asked to stop.
 
     MODULE is imported by every worker, the working directory first. ATTRIBUTE is a Cue, or a function without
     arguments that returns one; it may be dotted. Importing MODULE must not run it: that belongs under

@@ -1,4 +1,4 @@
-"""`queuectl cancel` and `runcue cancel`: waiting jobs never run, and running ones are told to stop."""
+"""`queuectl cancel` and `runcue cancel`: waiting jobs never run, and running jobs are stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.argument("ids", nargs=-1, required=True, metavar="ID…", shell_complete=live_job)
 @click.pass_obj
 def command(home: Home, ids: tuple[str, ...]) -> None:
-    """Cancel jobs: what waits never runs, and what runs is told to stop.
+    """Cancel jobs: waiting jobs never run, and running jobs are stopped.
 
     Jobs that were to run after a cancelled one are dead.
     """
@@ -33,7 +33,7 @@ def command(home: Home, ids: tuple[str, ...]) -> None:
 @on_file("cancel", examples=["runcue cancel queue.db page-7", "runcue cancel queue.db page-7 page-8"])
 @click.argument("ids", nargs=-1, required=True, metavar="ID…", shell_complete=live_work)
 def cancel(place: File, ids: tuple[str, ...]) -> None:
-    """Cancel units: what waits never runs, and what runs is told to stop.
+    """Cancel units: waiting units never run, and running units are stopped.
 
     What was to run after a cancelled one fails.
     """
@@ -52,7 +52,7 @@ async def _cancelled(place: Place, cue: Cue, ids: Sequence[str]) -> list[Failure
         before = await cue.get(one)
         if await cue.cancel(one):
             was_running = before is not None and before.state == "running"
-            stop = ", which was running and is told to stop" if was_running else ""
+            stop = ", which was running and is being stopped" if was_running else ""
             say(f"Cancelled {clean(one)}{stop}")
             continue
         work = await cue.get(one)

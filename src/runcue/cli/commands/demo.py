@@ -126,9 +126,9 @@ def _errors(home: Home) -> Path:
 def _ended(code: int, home: Home) -> Exception:
     """Why the workers ended before the demo did."""
     if code in {CLOSED_PIPE, -signal.SIGPIPE}:
-        return BrokenPipeError("nobody reads what the workers say")
+        return BrokenPipeError("the output of the workers is not read")
     if code == 0:
-        return Failure("The workers were told to leave before the demo was over.", INTERRUPTED)
+        return Failure("The workers were stopped before the demo was over.", INTERRUPTED)
     lines = _errors(home).read_text("utf-8", "replace").splitlines()
     reasons = [line.removeprefix("queuectl: ") for line in lines if line.startswith("queuectl: ")]
     why = f": {reasons[-1]}" if reasons else "."
@@ -141,10 +141,8 @@ def _summarize(reader: Reader) -> None:
     completed = sum(work.state == "completed" for work in works.values())
     broken = works["broken"]
     calls = sorted(work.started_at or 0.0 for work in works.values() if work.id.startswith("call-"))
-    say(f"{completed} jobs completed. build ended before test began: it was told to come after it.")
-    say(
-        f"The third call started {calls[-1] - calls[0]:.1f} s after the first: api allows {RATE}, whoever asks."
-    )
+    say(f"{completed} jobs completed. build ended before test began, because test depends on it.")
+    say(f"The third call started {calls[-1] - calls[0]:.1f} s after the first: api allows {RATE}.")
     reason = clean(str(broken.error or "")).partition(": ")[2]
     say(
         f"broken was tried {broken.attempt} times ({reason}) and is in the dead letter queue. In a queue of your "

@@ -65,7 +65,7 @@ def crew_options(count: str, many: str, *more: Callable[[Any], Any]) -> Callable
 )
 @click.pass_context
 def start(context: click.Context, count: int, queues: tuple[str, ...], detach: bool, quiet: bool) -> None:
-    """Run jobs, in processes of their own, until told to stop.
+    """Run jobs, in processes of their own, until asked to stop.
 
     Ctrl-C (or SIGTERM) lets every worker finish its job and ends with 0. A second one puts running jobs back, without
     counting an attempt; a third one kills them. A worker that dies is replaced. Several starts run side by side.
@@ -173,7 +173,7 @@ def list_workers(home: Home, as_json: bool) -> None:
     elif rows:
         table(("ID", "PID", "STATE", "SINCE", "QUEUES", "JOB"), map(_row, rows))
         for row in filter(is_stopped, rows):
-            note(f"Worker {row['id']} is stopped. Let it go on: kill -CONT {row['pid']}")
+            note(f"Worker {row['id']} is stopped. Continue it: kill -CONT {row['pid']}")
     else:
         note("No worker is running. Start one: queuectl worker start")
 

@@ -15,27 +15,27 @@ from runcue.core.model.record import Record, WorkState
 EVENTS: dict[str, str] = {
     "queued": "A new unit was accepted.",
     "started": "A handler is about to be called.",
-    "completed": "The handler returned; the result is kept.",
+    "completed": "The handler returned; the result is stored.",
     "failed": "An attempt failed; `final` tells whether it was the last.",
     "retrying": "A failed attempt will be followed by another, at `next_retry_at`.",
     "cancelled": "The unit was cancelled.",
     "skipped": "The output was already valid, so the handler was not called.",
     "progress": "A handler reported how far it is.",
     "stale_completion": "An attempt that no longer counts came back; its answer was dropped.",
-    "queue_status": "How much is pending and running, every second while busy.",
-    "service_status": "A service was declared or changed; or it came to be `available`, or no longer is: paused, "
-    "throttled, circuit.",
-    "service_rate_limited": "A service lets nothing start because of its rate or because it said so.",
+    "queue_status": "How many units are in each state, every second while busy.",
+    "service_status": "A service was declared or changed, or it became available or unavailable (paused, throttled, "
+    "circuit).",
+    "service_rate_limited": "A service allows no start, because of its rate or because it asked for a pause.",
     "circuit_opened": "Too many failures in a row: nothing starts on this service.",
-    "circuit_half_open": "One probe is on its way to a service that failed.",
+    "circuit_half_open": "One probe tries a service that failed.",
     "circuit_closed": "The probe succeeded: the service is used again.",
-    "backpressure_active": "The queue passed 80 % of `max_queued`, filled up, or left either again.",
+    "backpressure_active": "The queue passed 80 % of `max_queued`, became full, or went below one of these again.",
     "callback_failed": "A callback of the application raised, overran or answered nonsense.",
     "lease_lost": "The worker that ran this unit died or fell silent; `crashes` counts how often that happened.",
-    "task_changed": "A program declared a task in another way than it was known; that holds from now on.",
+    "task_changed": "A program declared a task differently than before; the new declaration holds.",
     "pending_warning": "A unit has been pending for longer than `pending_warn_after`.",
     "stall_warning": "Nothing has started or finished for longer than `stall_warn_after`.",
-    "gap": "This reader fell behind: `missed` events are gone.",
+    "gap": "This reader fell behind: `missed` events were dropped.",
 }
 
 WORK_EVENTS = frozenset(

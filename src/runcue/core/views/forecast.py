@@ -91,7 +91,7 @@ def forecast(ledger: Ledger, paces: dict[str, Pace], now: float, wall: float) ->
     held = stage.play(pending)
     if held:
         (limit, service), amount = max(held.items(), key=lambda one: one[1])
-        return Forecast(*counts, None, None, service, limit, f"{amount:,} cannot go on")
+        return Forecast(*counts, None, None, service, limit, f"{amount:,} cannot continue")
     slowest, scarcest = stage.bottleneck()
     seconds = stage.ends_at - now
     if ledger.counters.pending > len(pending):

@@ -182,7 +182,7 @@ class PeerMonitor:
         try:
             is_alive = self._presence.is_alive(worker)
         except StoreError as error:
-            self._trouble("cannot tell who lives", error)
+            self._trouble("cannot find out which processes are alive", error)
             return
         if is_alive or worker in self._ending:
             return

@@ -422,7 +422,9 @@ class Presence:
             return True
         if not self.is_in_place:
             name = quoted(str(self._path))
-            message = f"{name} was removed while in use: who lives cannot be told. Open the queue anew."
+            message = (
+                f"{name} was removed while in use: which processes are alive is unknown. Open the queue anew."
+            )
             raise StorageReplaced(message, str(self._path))
         return False
 

@@ -255,7 +255,7 @@ def _named(error: Exception) -> str:
 
 def _refuse(id: object, problem: str) -> NoReturn:
     raise StorageCorrupt(
-        f"The stored work {quoted(id)} is damaged: {problem}. Restore a backup, or delete that work."
+        f"The stored unit {quoted(id)} is damaged: {problem}. Restore a backup, or delete that unit."
     )
 
 
@@ -264,7 +264,7 @@ def read_state(id: str, text: object) -> WorkState:
     state = _STATES.get(text) if isinstance(text, str) else None
     if state is None:
         raise StorageCorrupt(
-            f"What is left of work {quoted(id)} is damaged: its state is {quoted(text)}. Restore a backup."
+            f"What is left of unit {quoted(id)} is damaged: its state is {quoted(text)}. Restore a backup."
         )
     return state
 
@@ -280,8 +280,8 @@ def attempt_rows(record: Record) -> list[Row]:
 
 
 def read_attempts(id: str, rows: Iterable[Row]) -> tuple[Attempt, ...]:
-    """The history of a work in rows of ATTEMPT_SELECT."""
-    return tuple(value_of(Attempt, row, f"history of work {quoted(id)}") for row in rows)
+    """The history of a unit in rows of ATTEMPT_SELECT."""
+    return tuple(value_of(Attempt, row, f"history of unit {quoted(id)}") for row in rows)
 
 
 # --- For any table ------------------------------------------------------------------------------------

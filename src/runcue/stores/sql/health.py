@@ -12,7 +12,7 @@ from runcue.stores.sql.connection import Connection
 def quarantined(connection: Connection) -> list[str]:
     """What is to be said of damaged units."""
     [(amount,)] = connection.execute("SELECT count(*) FROM set_aside").fetchall()
-    return [f"{amount} damaged works are set aside and do not run"] if amount else []
+    return [f"damaged units in quarantine, which do not run: {amount}"] if amount else []
 
 
 def miscounted(connection: Connection, head: Head) -> list[str]:
@@ -23,7 +23,7 @@ def miscounted(connection: Connection, head: Head) -> list[str]:
     found: dict[str, int] = dict(rows)
     told = {WorkState.PENDING: head.pending, WorkState.RUNNING: head.running, WorkState.FAILED: head.failed}
     return [
-        f"{found.get(state.value, 0)} works are {state.value}, but the counter says {number}"
+        f"{state.value} units: {found.get(state.value, 0)}, but the counter says {number}"
         for state, number in told.items()
         if found.get(state.value, 0) != number
     ]

@@ -60,7 +60,7 @@ class Housekeeping:
         try:
             self._thread.put(self.prune)
         except StoreError as error:
-            self._trouble("could not let go of old work", error)
+            self._trouble("cannot delete old units", error)
             self._prune_in(PRUNE_EVERY)
 
     def prune(self) -> None:
@@ -69,7 +69,7 @@ class Housekeeping:
         try:
             _, is_full = self._prune()
         except StoreError as error:
-            self._trouble("could not let go of old work", error)
+            self._trouble("cannot delete old units", error)
         pause = max(SHORTEST_PAUSE, time.monotonic() - began) if is_full else PRUNE_EVERY
         post_to_loop(self._loop, self._prune_in, pause)
 

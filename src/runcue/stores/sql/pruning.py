@@ -103,4 +103,4 @@ def forget_files(
         try:
             forget(deleted)
         except Exception as error:  # noqa: BLE001 (whatever it is, the units are deleted)
-            trouble("cannot delete the files of old work", error)
+            trouble("cannot delete the files of old units", error)

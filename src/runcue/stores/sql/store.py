@@ -447,7 +447,7 @@ class SqlStore:
         try:
             return self._presence.is_alive(worker)
         except StoreError as error:
-            self._trouble("cannot tell who lives", error)
+            self._trouble("cannot find out which processes are alive", error)
             return True
 
     def _pulse(self) -> None:

@@ -99,6 +99,6 @@ class Disk:
 def untold(path: str, error: OSError) -> StoreError:
     """The error of a read whose answer may not be on the disk."""
     return StoreError(
-        f"What {shown(path)} says may not be on the disk ({error.strerror}), and is told once it is. Check the disk.",
+        f"The last commits in {shown(path)} may not be on the disk ({error.strerror}). Check the disk; read again.",
         path,
     )

@@ -57,7 +57,7 @@ export function one(name, work, changed) {
   const loss =
     name === "purge"
       ? "It is deleted without a trace."
-      : "It does not run, and units that depend on it are told.";
+      : "It will not run, and units that depend on it fail.";
   return confirm({
     title: `${verb.word} this unit?`,
     body: [

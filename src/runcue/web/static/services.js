@@ -66,7 +66,7 @@ function bars(service) {
           h("span.used", null, number(service.running)),
         )
       : line(
-          width ? `places (adaptive, ${width.min} to ${width.max})` : "places",
+          width ? `slots (adaptive, ${width.min} to ${width.max})` : "slots",
           service.running,
           service.concurrent,
         ),

@@ -217,7 +217,7 @@ function because(why) {
     case "rate":
       return `for the rate of ${why.service}`;
     case "concurrency":
-      return `for a place at ${why.service}${details}`;
+      return `for a slot of ${why.service}${details}`;
     case "circuit":
       return `because the circuit of ${why.service} is ${why.details || "open"}`;
     case "dependency":
@@ -231,7 +231,7 @@ function because(why) {
     case "order":
       return `for its turn${details}`;
     case "inbox":
-      return "to be decided over: it was accepted";
+      return "for the next turn: it was accepted";
     case "ready":
       return "for the next turn";
     case "paused":
@@ -240,7 +240,7 @@ function because(why) {
         : `because ${why.details || why.service} is paused`;
     case "threads":
     case "max_running":
-      return `for a free place${details}`;
+      return `for a free slot${details}`;
     default:
       return `because it is ${why.text}${why.text.includes(why.details) ? "" : details}`;
   }

@@ -184,5 +184,5 @@ class Copy:
                 left_out += 1
         if left_out:
             self.problems.append(
-                f"{many(left_out, 'page')} left out: whether that was deleted or lost cannot be told"
+                f"{many(left_out, 'page')} left out: whether their rows were deleted or lost is unknown"
             )

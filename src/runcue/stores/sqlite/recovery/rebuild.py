@@ -124,7 +124,7 @@ class Mending:
         self._drop_leftovers()
         head = self._numbers()
         if self.lost_works:
-            self.problems.append(f"{many(len(self.lost_works), 'work')} lost: {listed(self.lost_works)}")
+            self.problems.append(f"{many(len(self.lost_works), 'unit')} lost: {listed(self.lost_works)}")
         self._settle_edges(head.now)
         self._settle_owners(head)
         self._settle_shelves(head.revision)
@@ -186,7 +186,7 @@ class Mending:
         if is_known:
             return head
         self.problems.append(
-            f"The last counters are lost: numbers of works, attempts and events go on {LEAP:,} after the last known"
+            f"The last counters are lost: new units, attempts and events get numbers {LEAP:,} after the last known"
         )
         return replace(
             head,
@@ -260,7 +260,7 @@ class Mending:
                 ]
         if failed:
             self.problems.append(
-                f"{many(len(failed), 'work')} failed, because what it depends on is lost or has failed: "
+                f"{many(len(failed), 'unit')} failed, because what it depends on is lost or has failed: "
                 f"{listed(failed)}. Retry it when it may run all the same"
             )
 
@@ -391,7 +391,7 @@ class Mending:
                     "INSERT OR IGNORE INTO events VALUES (?, ?, ?, 1, ?)", (revision - 1, at, after - 1, body)
                 )
         if missed:
-            self.problems.append(f"{many(missed, 'event')} lost, or never told: readers see a gap")
+            self.problems.append(f"{many(missed, 'event')} lost, or never published: readers see a gap")
 
     def _one(self, statement: str, bindings: Row = ()) -> Row:
         row: Any = self._execute(statement, bindings).fetchone()
