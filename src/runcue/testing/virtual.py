@@ -10,6 +10,7 @@ clock instead. Everything else is asyncio's own: nothing private of it is touche
 """
 
 import asyncio
+import itertools
 import math
 import selectors
 import sys
@@ -90,6 +91,14 @@ class _Selector(selectors.DefaultSelector):
         super().__init__()
         self._is_held = is_held
         self._must_wait = must_wait
+        self._order: dict[int, int] = {}
+        """The number of each file among all that were ever registered."""
+        self._numbers = itertools.count()
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = super().register(fileobj, events, data)
+        self._order[key.fd] = next(self._numbers)
+        return key
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         began = time.monotonic()
@@ -100,9 +109,8 @@ class _Selector(selectors.DefaultSelector):
             held = self._is_held()
             events = super().select(pause)
             if events or timeout == 0:
-                return sorted(
-                    events, key=lambda event: event[0].fd
-                )  # which came first is the system's chance
+                # Which file was ready first is chance, and so are the numbers of files: one seed has to be one trace.
+                return sorted(events, key=lambda event: self._order[event[0].fd])
             if not self._must_wait(timeout, held, time.monotonic() - began):
                 return []
             pause = _PAUSE
