@@ -471,16 +471,16 @@ async def test_a_process_that_stops_while_it_writes_loses_its_turn_to_who_waits(
     async with hand_on(pg) as hand, hand_on(pg) as other:
         other.kept = hand.kept
         await hand.turn()
-        write = hand.store._tables.write  # type: ignore[attr-defined]
+        write = hand.store._tables.writer.write  # type: ignore[attr-defined]
 
         def stop(*given: Any) -> None:
             write(*given)
-            hand.store._tables.head()  # type: ignore[attr-defined] # the server has it all, and waits for more
+            hand.store._tables.records.head()  # type: ignore[attr-defined] # the server has it all, and waits for more
             loop.call_soon_threadsafe(stopped.set)
             go_on.wait(BOUND)
 
         with monkeypatch.context() as patch:
-            patch.setattr(hand.store._tables, "write", stop)  # type: ignore[attr-defined]
+            patch.setattr(hand.store._tables.writer, "write", stop)  # type: ignore[attr-defined]
             turn = asyncio.create_task(hand.write(pending(1)))
             await asyncio.wait_for(stopped.wait(), BOUND)
             await asyncio.wait_for(other.write(pending(2)), BOUND)

@@ -92,7 +92,7 @@ async def test_a_post_is_there_though_the_letters_beside_it_cannot_be_read(
     async with pair(tmp_path) as (one, store):
         running = await give(one, store)
         with monkeypatch.context() as patch:
-            patch.setattr(store._tables, "received", unreadable)
+            patch.setattr(store._tables.mailbox, "received", unreadable)
             received = await store.exchange(Outgoing(1, [Cancel("w1")]))
             assert (received.is_whole, received.unread, received.plan.start) == (False, {1}, [])
             with pytest.raises(StoreError, match="disk I/O error"):
@@ -127,7 +127,7 @@ async def test_what_was_to_be_stopped_is_told_anew_to_who_may_have_missed_it(tmp
         await one.turn(change)
         received = await store.exchange(None)
         assert (received.given_up, received.has_missed) == ([], False)
-        store._tables.letters_may_be_lost()
+        store._tables.mailbox.letters_may_be_lost()
         received = await store.exchange(None)
         assert (received.given_up, received.has_missed) == ([("w7", 7)], True)
         received = await store.exchange(None)

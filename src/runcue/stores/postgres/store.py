@@ -31,19 +31,21 @@ from runcue.stores.postgres import schema, statements
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.beats import Beats, note
 from runcue.stores.postgres.clock import ServerClock
+from runcue.stores.postgres.exchange import Exchange, Swapped
 from runcue.stores.postgres.link import (
     ONE_MOMENT,
     Link,
     cause_of,
     is_gone,
     is_passing,
+    lost_commits,
     replaced,
     told,
     translate,
     unknown,
 )
 from runcue.stores.postgres.place import boot_of, make_place, place_of
-from runcue.stores.postgres.tables import PostgresTables, Swapped
+from runcue.stores.postgres.posts import OpeningPosts
 from runcue.stores.presence import posix as presence
 from runcue.stores.presence.peer_monitor import EndLeftovers
 from runcue.stores.sql import states
@@ -109,7 +111,7 @@ class PostgresStore(SqlStore):
         self._beat_at = 0.0
         self._read_connection = StoreThread("runcue-looking")
         self._guard = threading.Lock()
-        self._reading: PostgresTables | None = None
+        self._reading: Tables | None = None
         self._beats: Beats | None = None
         self._look_timer: asyncio.TimerHandle | None = None
         for tries_left in reversed(range(TRIES)):
@@ -144,11 +146,13 @@ class PostgresStore(SqlStore):
         head, _, _ = self._heard(link, asked_at, row)
         self.told = head.told
         self._describe_myself(self.boot)
-        self._tables: PostgresTables = PostgresTables(link, self.worker)
+        self._posts = OpeningPosts()
+        self._tables = Tables(link, statements.POSTGRES, self.worker, self._posts)
+        self._exchange_of = Exchange(self._tables, self.worker)
         self._watch_peers(directory, self._peers)
 
     def _peers(self) -> dict[str, int]:
-        return {one.id: one.pid for one in self._tables.known if one.boot == self.boot}
+        return {one.id: one.pid for one in self._tables.workers.known if one.boot == self.boot}
 
     @property
     def _link(self) -> Link:
@@ -181,7 +185,7 @@ class PostgresStore(SqlStore):
         posts = None
         self._presence.drain()  # the turn sees all that wake-ups announced so far
         while True:
-            opening = self._tables.opening()
+            opening = self._opening(link)
             self._asked_at = presence.boottime()
             try:
                 *self._row, posts = link.begin_with(schema.turn_of(self._address), opening)
@@ -192,9 +196,16 @@ class PostgresStore(SqlStore):
                     raise
                 schema.end_standstill(link)
         self._is_begun = True
-        self._tables.hear(posts)
+        self._posts.found = posts
         if self._row[-3] != self._identity:
             raise replaced("holds another queue now", self._address)
+
+    def _opening(self, link: Link) -> str:
+        """The statement with which a turn begins: what there is to know, and what others left."""
+        if self._tables.decided is None:
+            return f"SELECT {statements.BEGIN}, NULL FROM head"
+        bindings = (self._tables.decided, self.worker, self._tables.inbox.limit)
+        return link.prepared("runcue_opening", statements.OPENING, bindings)
 
     def _undo(self) -> None:
         try:
@@ -224,22 +235,23 @@ class PostgresStore(SqlStore):
 
     def _opened(self) -> tuple[Head, float, bool]:
         before, now, is_put_right = self._heard(self._link, self._asked_at, self._row)
-        self._tables.check_history(before, self._address)
+        if self._tables.decided is not None and before.revision < self._tables.decided:
+            raise lost_commits(self._address)
         return before, now, is_put_right
 
     def _write(self, plan: Plan, before: Head, now: float) -> None:
         tables, link = self._tables, self._link
         with link.piped():
-            tables.write(plan, before, now, self._lease)
+            tables.writer.write(plan, before, now, self._lease)
             if plan.lost:
                 for statement in statements.FORGET:
                     link.execute(statement, (list(plan.lost),))
             crashpoint("turn.written")
             if plan.purged:  # while nobody else can use their ids
-                forget_files(self._forget_files, tables.deleted, self._trouble)
+                forget_files(self._forget_files, tables.writer.deleted, self._trouble)
             self._commit()
         if self._link is link:
-            tables.read_answers()
+            tables.writer.read_answers()
         else:  # the commit stands, but its answer was lost
             self._read_shelves_again()
 
@@ -259,23 +271,23 @@ class PostgresStore(SqlStore):
             if post is None:
                 return self._taken(is_there=False)
             at = self.clock.now()
-            swapped = self._exchange_once(lambda kept, queue: tables.post(kept, queue, post, at))
+            swapped = self._exchange_once(lambda kept, queue: self._exchange_of.post(kept, queue, post, at))
             if swapped is not None and not swapped.has_letters:
                 return self._read_letters(swapped.fleet, swapped.unread, is_there=True)
             try:
                 return self._taken(is_there=True)
             except (psycopg.Error, StoreError):
-                return tables.nothing_read(self._head)
+                return tables.mailbox.nothing_read(self._head)
         finally:
             self._is_taking_turn = False
 
     def _taken(self, *, is_there: bool) -> Received:
         """Take the letters of this process and read them. `is_there` says that its post is stored."""
         tables = self._tables  # if an answer was lost, its letters are made up for
-        swapped = self._exchange_once(tables.take) or self._exchange_once(tables.take)
+        swapped = self._exchange_once(self._exchange_of.take) or self._exchange_once(self._exchange_of.take)
         if swapped is None:
-            return tables.nothing_read(self._head)
-        tables.hold(swapped.letters)
+            return tables.mailbox.nothing_read(self._head)
+        tables.mailbox.hold(swapped.letters, swapped.given)
         return self._read_letters(swapped.fleet, swapped.unread, is_there=is_there)
 
     def _exchange_once(self, swap: Callable[[int, str], Swapped]) -> Swapped | None:
@@ -309,15 +321,15 @@ class PostgresStore(SqlStore):
             try:
                 if not self._link.is_alive:
                     self._renew()
-                tables.meet(fleet)
-                received = tables.received(self._head, ())
+                tables.workers.meet(fleet)
+                received = tables.mailbox.received(self._head, ())
                 received.unread = unread
                 return received
             except (psycopg.Error, StoreError) as error:
                 if not is_last and (is_gone(error) or is_passing(error)):
                     continue
                 if is_there:
-                    return tables.nothing_read(self._head, unread)
+                    return tables.mailbox.nothing_read(self._head, unread)
                 if isinstance(error, psycopg.Error):
                     raise told(error, self._address) from cause_of(error, self._address)
                 raise
@@ -330,12 +342,12 @@ class PostgresStore(SqlStore):
             try:
                 self._renew()
                 before, is_first = is_first, False
-                return self._tables.fence(self._kept, is_first=before)
+                return self._exchange_of.fence(self._kept, is_first=before)
             except StorageReplaced:
                 raise
             except (psycopg.Error, StoreError) as error:
                 if time.monotonic() - began >= ASKING:
-                    self._tables.letters_may_be_lost()
+                    self._tables.mailbox.letters_may_be_lost()
                     raise unknown(error, self._address) from cause_of(error, self._address)
                 time.sleep(0.05)
 
@@ -354,7 +366,7 @@ class PostgresStore(SqlStore):
         except psycopg.Error as error:
             if not is_gone(error) or not self._is_committed():
                 raise
-        self._tables.has_committed = True
+        self._exchange_of.has_committed = True
 
     def _is_committed(self) -> bool:
         """Whether a commit whose answer was lost took place all the same."""
@@ -366,7 +378,9 @@ class PostgresStore(SqlStore):
                 link.begin_with(schema.turn_of(self._address))
                 row: Any = link.execute(statements.LAST_COMMIT, (self.worker,)).fetchone()
                 link.undo()
-                if row is None and (self._tables.has_committed or time.monotonic() - began >= self._lease):
+                if row is None and (
+                    self._exchange_of.has_committed or time.monotonic() - began >= self._lease
+                ):
                     raise unknown(PASSED_FOR_DEAD, self._address)
                 return row is not None and row[0] == 2 * self._kept
             except StorageReplaced:
@@ -378,7 +392,7 @@ class PostgresStore(SqlStore):
 
     def _read_shelves_again(self) -> None:
         try:
-            self._tables.ask_again()
+            self._tables.writer.ask_again()
         except psycopg.Error as error:  # the next change of those shelves announces them
             self._trouble("cannot ask what a commit said", error)
 
@@ -424,7 +438,7 @@ class PostgresStore(SqlStore):
                 raise StoreError(f"{self._address.shown} is closed. Open the queue anew.", self._place)
             try:
                 if self._reading is None:
-                    self._reading = PostgresTables(Link(self._address, read_only=True))
+                    self._reading = Tables(Link(self._address, read_only=True), statements.POSTGRES)
                 link: Link = self._reading.connection
                 (identity,) = link.begin_with(ONE_MOMENT, "SELECT identity FROM head", locked=0.0)
                 try:
@@ -459,7 +473,7 @@ class PostgresStore(SqlStore):
 
     def is_alive(self, worker: str) -> bool:
         """False when that process is known to be dead: on this host by its lock, elsewhere when its row is gone."""
-        is_away = any(one.id == worker and one.boot != self.boot for one in self._tables.known)
+        is_away = any(one.id == worker and one.boot != self.boot for one in self._tables.workers.known)
         return is_away or super().is_alive(worker)
 
     def _look_around(self) -> None:
@@ -470,7 +484,7 @@ class PostgresStore(SqlStore):
     def _look_later(self) -> None:
         """While workers elsewhere use the queue, look at it regularly: a notification may be missed."""
         self._look_timer = None
-        if not self._is_closed and any(one.boot != self.boot for one in self._tables.known):
+        if not self._is_closed and any(one.boot != self.boot for one in self._tables.workers.known):
             self._look_timer = self._loop.call_later(LOOK, self._look)
 
     def _look(self) -> None:

@@ -77,13 +77,13 @@ class TableTurn:
         posts: Sequence[Post] = (),
         given: frozenset[int] = frozenset(),
     ) -> None:
-        self.reader: TurnReader | None = tables
-        self.read = tables.read
+        self.reader: TurnReader | None = tables.reader
+        self.read = tables.records.read
         self.now = now
         self.wall = wall
         self.changes = changes
         self.posts = posts
-        self.has_more = tables.has_more
+        self.has_more = tables.inbox.has_more
         self.given = given
 
 
@@ -130,7 +130,9 @@ class SqlStore:
         self._debounce = WakeupDebounce(is_at_once=is_on_loop)
         self._housekeeping = Housekeeping(self._turns, self._trouble, lease, self._prune, self._renew_leases)
         self._is_closed = False
-        self._wakeups = Wakeups(self._turns, lambda: self._tables.peers, self._poke, is_at_once=is_on_loop)
+        self._wakeups = Wakeups(
+            self._turns, lambda: self._tables.workers.pids, self._poke, is_at_once=is_on_loop
+        )
         self.worker = presence.new_worker_id()
 
     # for each kind of database ----------------------------------------------------------------------------
@@ -202,7 +204,7 @@ class SqlStore:
 
     def _watch_peers(self, directory: Path, peers: Callable[[], Mapping[str, int]]) -> None:
         """Remove the files of dead processes, and watch the living ones from now on."""
-        known = {worker.id for worker in self._tables.workers()}
+        known = {worker.id for worker in self._tables.workers.all()}
         sweep(self._presence, self._trouble, [one for one in presence.workers(directory) if one not in known])
         self._peer_monitor = PeerMonitor(
             self._presence, peers, self._trouble, self._end_leftovers, is_on_loop=self._is_on_loop
@@ -239,10 +241,10 @@ class SqlStore:
             if claim is not None and claim.is_taken:  # the caller gave up before this thread came to it
                 raise claim.late()
             plan, received = self._transact(job)
-            self._tables.letters_read()
+            self._tables.mailbox.letters_read()
             is_written = plan is not None and plan.writes
         except BaseException as error:
-            self._tables.letters_lost()
+            self._tables.mailbox.letters_lost()
             self._tables.forget()
             if isinstance(error, MemoryError):  # another time there may be some
                 raise no_memory(quoted(self._place), self._place) from error
@@ -271,13 +273,13 @@ class SqlStore:
             given: frozenset[int] = frozenset()
         else:
             changes = tables.take_over(before)
-            received = tables.received(changes.head, tables.claim())
-            received.unread = tables.unread()
+            received = tables.mailbox.received(changes.head, tables.mailbox.claim())
+            received.unread = tables.mailbox.unread()
             given = frozenset(record.token for record in received.plan.start)
             must_write |= before.decider != self.worker
-        posts = tables.posts(anew=takeover is not None)
+        posts = tables.inbox.posts(anew=takeover is not None)
         plan = decide(TableTurn(tables, now, self.clock.wall(), changes, posts, given))
-        if tables.has_more:  # the next turn follows at once
+        if tables.inbox.has_more:  # the next turn follows at once
             plan.wake_at = min(plan.wake_at, now)
         crashpoint("turn.decided")
         if plan.writes or tables.must_write or must_write:
@@ -300,8 +302,8 @@ class SqlStore:
         """Leave a post for the deciding process, take the letters of this one, and commit. In `_transact`."""
         tables = self._tables
         head, letters = tables.swap(post, self.clock.now())
-        received = tables.received(head, letters)
-        received.unread = tables.unread()
+        received = tables.mailbox.received(head, letters)
+        received.unread = tables.mailbox.unread()
         self._commit_exchange(post, letters)
         return received
 
@@ -311,7 +313,7 @@ class SqlStore:
         if post is None and not letters:
             self._end_unwritten()
         else:
-            self._commit(lambda: self._tables.has_posted(post, bool(letters)))
+            self._commit(lambda: self._tables.mailbox.has_posted(post, bool(letters)))
 
     def _received(self, received: Received, post: Outgoing | None) -> None:
         """After a commit: wake the deciding process if there is a post for it."""
@@ -341,7 +343,7 @@ class SqlStore:
     ) -> Done:
         """Decide and commit in the store's thread, or leave `post` for the deciding process."""
         done = await self._in_store_thread(lambda claim: self._take_turn(decide, post, takeover, claim))
-        if self._tables.is_recounted:
+        if self._tables.writer.is_recounted:
             self._peer_monitor.notice()
         if CRASH_AT:
             self._loop.call_soon(crashpoint, "acted")
@@ -362,7 +364,8 @@ class SqlStore:
                 try:
                     done = await self._turns.do(lambda: errand(claim), claim)
                 except asyncio.CancelledError:
-                    self._turns.put(self._tables.letters_may_be_lost)  # nobody reads the letters that it took
+                    # Nobody reads the letters that it took.
+                    self._turns.put(self._tables.mailbox.letters_may_be_lost)
                     raise
         self._look_around()
         return done
@@ -375,9 +378,9 @@ class SqlStore:
             crashpoint("post.begin")
             self._presence.drain()  # the exchange sees everything that wake-ups have announced so far
             received = self._exchanged(post, claim)
-            self._tables.letters_read(is_all=received.is_whole)
+            self._tables.mailbox.letters_read(is_all=received.is_whole)
         except BaseException as error:
-            self._tables.letters_lost()
+            self._tables.mailbox.letters_lost()
             if isinstance(error, MemoryError):
                 raise no_memory(quoted(self._place), self._place) from error
             raise
@@ -392,7 +395,7 @@ class SqlStore:
         """Run `decide` on everything as it stands at one moment; its plan is dropped."""
 
         def look(tables: Tables) -> None:
-            head = tables.head()
+            head = tables.records.head()
             now = max(self.clock.now(), head.now)
             decide(TableTurn(tables, now, self.clock.wall(), tables.everything(head)))
 
@@ -402,27 +405,27 @@ class SqlStore:
 
     async def get(self, work_id: str) -> Record | None:
         """One record; raises when it is damaged, which lists leave out."""
-        return await self._read(lambda tables: tables.one(work_id))
+        return await self._read(lambda tables: tables.units.one(work_id))
 
     async def get_many(self, ids: list[str]) -> dict[str, Record]:
         """These units, but for those that are unknown."""
-        return await self._read(lambda tables: tables.some(ids))
+        return await self._read(lambda tables: tables.units.some(ids))
 
     async def find(self, query: Query) -> list[Record]:
         """The records that are asked for, newest first."""
-        return await self._read(lambda tables: tables.latest(query))
+        return await self._read(lambda tables: tables.units.latest(query))
 
     async def tally(self) -> dict[str, dict[str, int]]:
         """How many units of each task are pending and running."""
-        return await self._read(lambda tables: tables.live_by_task())
+        return await self._read(lambda tables: tables.units.live_by_task())
 
     async def events(self, after: int, limit: int) -> list[Event]:
         """Events after that number, of all processes."""
-        return await self._read(lambda tables: tables.events(after, limit))
+        return await self._read(lambda tables: tables.records.events(after, limit))
 
     async def counts(self) -> dict[WorkState, int]:
         """How many units there were in each state so far; one that was only accepted counts as pending."""
-        head = await self._read(lambda tables: tables.counted())
+        head = await self._read(lambda tables: tables.units.counted())
         return {state: getattr(head, state.value) for state in WorkState}
 
     async def config(self) -> dict[str, str]:
@@ -484,7 +487,7 @@ class SqlStore:
         def job() -> tuple[list[Deleted], bool]:
             kept = None if self._retention is None else now - self._retention
             with self._batch():
-                latest = max(tables.head().now, now)  # the last turn may be long ago
+                latest = max(tables.records.head().now, now)  # the last turn may be long ago
                 done = prune(tables.connection, latest, kept, now - self._log_retention)
                 self._commit()
             return done

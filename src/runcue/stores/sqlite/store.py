@@ -33,6 +33,7 @@ from runcue.stores.sql.store_thread import Ticket
 from runcue.stores.sql.tables import Tables
 from runcue.stores.sqlite import file
 from runcue.stores.sqlite.file import check_same, identity, open_file, translate, undo
+from runcue.stores.sqlite.posts import FilePosts
 from runcue.stores.sqlite.read_connection import ReadConnection
 from runcue.stores.sqlite.schema import shown
 from runcue.stores.sqlite.statements import SQLITE
@@ -149,8 +150,8 @@ class SqliteStore(SqlStore):
         self._presence = presence.Presence(directory, self.worker)
         made.callback(self._presence.close)
         self._describe_myself(presence.boot_id())
-        self._tables = Tables(connection, SQLITE, self.worker)
-        self.told = self._tables.head().told
+        self._tables = Tables(connection, SQLITE, self.worker, FilePosts())
+        self.told = self._tables.records.head().told
         note_pair(self._path)
         if self._durability == "full":
             self._disk = Disk(self._path)
@@ -159,7 +160,7 @@ class SqliteStore(SqlStore):
         self._read_connection = ReadConnection(self._path, self._identity, self._tables.beside, self._disk)
         self._log = Log(self._path, self._identity, self._trouble, self._disk)
         self._commit_to_log_only(connection)
-        self._watch_peers(directory, lambda: self._tables.peers)
+        self._watch_peers(directory, lambda: self._tables.workers.pids)
 
     def _commit_to_log_only(self, connection: apsw.Connection) -> None:
         """Make commits of this connection write the log and nothing else: syncing and copying come after the turn."""
@@ -221,17 +222,17 @@ class SqliteStore(SqlStore):
             self._has_written = False
 
     def _opened(self) -> tuple[Head, float, bool]:
-        head = self._tables.head()
+        head = self._tables.records.head()
         return head, max(self.clock.now(), head.now), False
 
     def _write(self, plan: Plan, before: Head, now: float) -> None:
         tables = self._tables
         self._presence.drain()  # this turn has seen all that wake-ups announced so far: nobody else can commit
-        tables.write(plan, before, now, self._lease)
-        tables.read_answers()
+        tables.writer.write(plan, before, now, self._lease)
+        tables.writer.read_answers()
         crashpoint("turn.written")
         if plan.purged:  # while nobody else can use their ids
-            forget_files(self._forget_files, tables.deleted, self._trouble)
+            forget_files(self._forget_files, tables.writer.deleted, self._trouble)
         self._commit()
 
     def _end_unwritten(self) -> None:
@@ -249,7 +250,7 @@ class SqliteStore(SqlStore):
             if claim is not None and not claim.take():
                 raise claim.late()
             head, letters = tables.swap(post, self.clock.now())
-            unread = tables.unread()
+            unread = tables.mailbox.unread()
             self._commit_exchange(post, letters)
             return head, unread, letters
 
@@ -259,19 +260,19 @@ class SqliteStore(SqlStore):
             # Otherwise the connection is renewed first.
             if post is None and not (has_failed or self._is_doubtful):
                 # Before the letters: when a post is gone, its answer is there already.
-                unread = tables.unread()
-                is_anything, head = tables.glimpse()
+                unread = tables.mailbox.unread()
+                is_anything, head = tables.mailbox.glimpse()
             if is_anything:
                 head, unread, letters = self._transact(job)
-                tables.hold(letters)
+                tables.mailbox.hold(letters)
                 is_there = post is not None
             else:
                 self._sync_log()
-            received = tables.received(head, ())
+            received = tables.mailbox.received(head, ())
         except (apsw.Error, UnicodeDecodeError, StoreError) as error:
             self._is_doubtful |= isinstance(error, apsw.IOError)
             if is_there:
-                return tables.nothing_read(head, unread)
+                return tables.mailbox.nothing_read(head, unread)
             if isinstance(error, StoreError):
                 raise
             raise translate(error, self._path, self._connection) from error
@@ -302,7 +303,7 @@ class SqliteStore(SqlStore):
         except (apsw.Error, StoreError) as error:
             self._trouble("cannot ask whether a commit took place", error)
             return False
-        return bool(row[0] == self._tables.turn)
+        return bool(row[0] == self._tables.writer.turn)
 
     def _unknown(self, said: str) -> StoreError:
         return StoreError(
