@@ -104,14 +104,14 @@ async def test_a_post_whose_answer_was_lost_is_there_though_nothing_can_be_asked
     async with hand_on(pg) as one, hand_on(pg_proxy.dsn(pg)) as other:
         await one.turn()
         pg_proxy.cut_after(EXCHANGE)
-        fence = Exchange.fence
+        fence = Exchange._fence
 
-        def cutting(exchange: Exchange, kept: int, **options: bool) -> bool | None:
-            found = fence(exchange, kept, **options)
+        def cutting(exchange: Exchange, number: int, **options: bool) -> bool | None:
+            found = fence(exchange, number, **options)
             pg_proxy.cut_before(EXCHANGE)
             return found
 
-        monkeypatch.setattr(Exchange, "fence", cutting)
+        monkeypatch.setattr(Exchange, "_fence", cutting)
         received = await other.shared.exchange(Outgoing(1, [Cancel("w9")]))
         assert (received.unread, received.is_whole) == (None, False)
         assert (await other.shared.exchange(None)).unread == {1}

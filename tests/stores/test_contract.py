@@ -19,7 +19,7 @@ from runcue.stores.sql.records import Records
 from runcue.stores.sql.tables import Tables
 from runcue.stores.sql.units import Units
 from runcue.stores.sql.writer import Writer
-from runcue.stores.sqlite.store import SqliteStore
+from runcue.stores.sqlite.store import sqlite_store
 from runcue.testing import contract
 
 
@@ -32,8 +32,8 @@ def memory() -> Store:
     return MemoryStore(SystemClock())
 
 
-def sqlite(path: Path, kind: type[SqliteStore] = SqliteStore) -> Callable[[], Store]:
-    return lambda: kind(str(path / "queue.db"), durability="relaxed", lease=30.0)
+def sqlite(path: Path) -> Callable[[], Store]:
+    return lambda: sqlite_store(str(path / "queue.db"), durability="relaxed", lease=30.0)
 
 
 @pytest.mark.parametrize("check", checks(*contract.EVERY))
