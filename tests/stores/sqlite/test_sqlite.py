@@ -25,7 +25,7 @@ from runcue.engine.bus import Bus
 from runcue.errors import StorageBusy, StorageCorrupt, StorageFull, StorageReplaced, StoreError
 from runcue.ports import Turn
 from runcue.stores.presence.posix import Presence, Turnstile, is_alive, side_directory
-from runcue.stores.sql import pruning, workers
+from runcue.stores.sql import mailbox, pruning
 from runcue.stores.sql import store as sql_store
 from runcue.stores.sql.store import SqlStore
 from runcue.stores.sqlite import file as files
@@ -387,12 +387,12 @@ async def test_a_queue_that_somebody_writes_to_can_be_opened_meanwhile(path: Pat
 async def test_what_was_made_is_taken_back_when_opening_fails(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(found: workers.Workers) -> None:
+    def fail(found: mailbox.Workers) -> None:
         raise apsw.BusyError("busy")
 
     before = heartbeats()
     with monkeypatch.context() as patch:
-        patch.setattr(workers.Workers, "all", fail)
+        patch.setattr(mailbox.Workers, "all", fail)
         with pytest.raises(StorageBusy):
             opened(path)
     assert heartbeats() == before

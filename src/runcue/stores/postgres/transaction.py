@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
+import msgspec
 import psycopg
 from psycopg import errors
 
@@ -29,10 +30,10 @@ from runcue.stores.postgres import schema, statements
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.clock import ServerClock
 from runcue.stores.postgres.link import Link, cause_of, is_gone, lost_commits, replaced, told, unknown
-from runcue.stores.postgres.posts import OpeningPosts
 from runcue.stores.presence import posix as presence
 from runcue.stores.presence.peer_monitor import Trouble
 from runcue.stores.sql import states
+from runcue.stores.sql.connection import Connection, Row
 from runcue.stores.sql.database import StoreOptions, crashpoint
 from runcue.stores.sql.pruning import forget_files
 from runcue.stores.sql.tables import Tables
@@ -43,7 +44,31 @@ PATIENCE: Final = 30.0
 """Seconds that a turn is waited for before that is an error."""
 ASKING: Final = 5.0
 """Seconds to go on finding out whether a commit took place."""
+_decode_posts = msgspec.json.Decoder(list[dict[str, Any]]).decode
 PASSED_FOR_DEAD: Final = StoreError("this process passed for dead meanwhile")
+
+
+class OpeningPosts:
+    """The posts that a turn finds (a PostSource)."""
+
+    found: str | None = None
+    """What the opening of the turn under way found, as JSON."""
+
+    def may_have_posts(self, connection: Connection) -> bool:
+        """Yes: whether there are any is known already."""
+        return True
+
+    def rows(self, connection: Connection, limit: int, *, anew: bool) -> Iterator[Row]:
+        """The posts that were left first, as far as one turn takes them."""
+        found, self.found = self.found, None
+        if anew:
+            return iter(connection.execute(statements.INBOX, (limit,)).fetchall())
+        return (tuple(post.values()) for post in _decode_posts(found or "[]"))
+
+    def turn_over(self) -> None:
+        """Each turn asks for itself."""
+
+    forget = turn_over
 
 
 class PostgresTransaction:

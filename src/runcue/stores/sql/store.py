@@ -146,7 +146,6 @@ class SqlStore:
     ) -> Done:
         """Decide and commit in this thread, unless another process decides or the caller gave up waiting."""
         is_written = False
-
         self._debounce.turn_wanted()
         try:
             self._check()
@@ -302,9 +301,9 @@ class SqlStore:
             now = max(self.clock.now(), head.now)
             decide(TableTurn(tables, now, self.clock.wall(), tables.everything(head)))
 
-        await self._ask(look)
+        await self._read(look)
 
-    async def _ask(self, look: Callable[[Tables], T]) -> T:
+    async def _read(self, look: Callable[[Tables], T]) -> T:
         """What `look` finds in the tables, read beside the turns."""
         return await self._database.read(look, self._check)
 
@@ -312,32 +311,32 @@ class SqlStore:
 
     async def get(self, work_id: str) -> Record | None:
         """One record; raises when it is damaged, which lists leave out."""
-        return await self._ask(lambda tables: tables.units.one(work_id))
+        return await self._read(lambda tables: tables.units.one(work_id))
 
     async def get_many(self, ids: list[str]) -> dict[str, Record]:
         """These units, but for those that are unknown."""
-        return await self._ask(lambda tables: tables.units.some(ids))
+        return await self._read(lambda tables: tables.units.some(ids))
 
     async def find(self, query: Query) -> list[Record]:
         """The records that are asked for, newest first."""
-        return await self._ask(lambda tables: tables.units.latest(query))
+        return await self._read(lambda tables: tables.units.latest(query))
 
     async def tally(self) -> dict[str, dict[str, int]]:
         """How many units of each task are pending and running."""
-        return await self._ask(lambda tables: tables.units.live_by_task())
+        return await self._read(lambda tables: tables.units.live_by_task())
 
     async def events(self, after: int, limit: int) -> list[Event]:
         """Events after that number, of all processes."""
-        return await self._ask(lambda tables: tables.records.events(after, limit))
+        return await self._read(lambda tables: tables.records.events(after, limit))
 
     async def counts(self) -> dict[WorkState, int]:
         """How many units there were in each state so far; one that was only accepted counts as pending."""
-        head = await self._ask(lambda tables: tables.units.counted())
+        head = await self._read(lambda tables: tables.units.counted())
         return {state: getattr(head, state.value) for state in WorkState}
 
     async def config(self) -> dict[str, str]:
         """The application's own settings, stored with its queue."""
-        return await self._ask(lambda tables: tables.config())
+        return await self._read(lambda tables: tables.config())
 
     def stored_result(self, result: Any) -> Any:
         """A result as it is stored and read back; refuses what cannot be."""

@@ -14,13 +14,12 @@ from runcue.ports import Outgoing
 from runcue.stores.sql import statements, states, wire
 from runcue.stores.sql.connection import Connection
 from runcue.stores.sql.inbox import Inbox, PostSource
-from runcue.stores.sql.mailbox import Mailbox
+from runcue.stores.sql.mailbox import Mailbox, Workers
 from runcue.stores.sql.quarantine import Quarantine
 from runcue.stores.sql.records import Records, read_watch
 from runcue.stores.sql.session import Session
 from runcue.stores.sql.statements import Dialect
 from runcue.stores.sql.units import Units
-from runcue.stores.sql.workers import Workers
 from runcue.stores.sql.writer import Writer
 
 

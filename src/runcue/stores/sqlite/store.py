@@ -24,10 +24,9 @@ from runcue.stores.sql.store_thread import StoreThread, Ticket
 from runcue.stores.sql.tables import Tables
 from runcue.stores.sqlite import file, transaction
 from runcue.stores.sqlite.file import check_same, identity, open_file, translate, undo
-from runcue.stores.sqlite.posts import FilePosts
 from runcue.stores.sqlite.read_connection import ReadConnection
 from runcue.stores.sqlite.statements import SQLITE
-from runcue.stores.sqlite.transaction import FileTransaction
+from runcue.stores.sqlite.transaction import FilePosts, FileTransaction
 from runcue.stores.sqlite.wal_checkpoint import Log
 from runcue.stores.sqlite.wal_guard import note_pair
 from runcue.stores.sqlite.wal_sync import Disk, untold

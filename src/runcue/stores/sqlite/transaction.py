@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Final
 
 import apsw
 
@@ -21,6 +21,7 @@ from runcue.errors import StorageBusy, StoreError
 from runcue.ports import Clock, Outgoing, Received
 from runcue.stores.presence.peer_monitor import Trouble
 from runcue.stores.presence.posix import Presence, Turnstile
+from runcue.stores.sql.connection import Connection, Row, rows_of
 from runcue.stores.sql.database import StoreOptions, commit_exchange, crashpoint
 from runcue.stores.sql.pruning import forget_files
 from runcue.stores.sql.store_thread import Ticket
@@ -30,8 +31,36 @@ from runcue.stores.sqlite.schema import shown
 from runcue.stores.sqlite.wal_checkpoint import Log
 from runcue.stores.sqlite.wal_sync import Disk
 
+INBOX_COLUMNS: Final = ("id", "worker", "number", "body")
+INBOX: Final = f"SELECT {', '.join(INBOX_COLUMNS)} FROM inbox ORDER BY id LIMIT $1"
+VERSION: Final = "PRAGMA data_version"
+"""Finds a number that changes when another connection has committed anything."""
 PATIENCE = 30.0
 """Seconds that a turn is waited for before that is an error."""
+
+
+class FilePosts:
+    """The posts in a file (a PostSource)."""
+
+    _version: int | None = None
+    _version_now: int | None = None
+
+    def may_have_posts(self, connection: Connection) -> bool:
+        """Whether another connection has committed anything since the last turn of this one."""
+        self._version_now = connection.execute(VERSION).fetchone()[0]
+        return bool(self._version_now != self._version)
+
+    def rows(self, connection: Connection, limit: int, *, anew: bool) -> Iterator[Row]:
+        """The posts that were left first."""
+        return rows_of(connection, INBOX, (limit,), INBOX_COLUMNS)
+
+    def turn_over(self) -> None:
+        """The turn has taken what it read."""
+        self._version = self._version_now
+
+    def forget(self) -> None:
+        """The next turn reads posts, whether others committed anything or not."""
+        self._version = self._version_now = None
 
 
 class FileTransaction:
