@@ -21,8 +21,8 @@ from runcue import Cue
 from runcue.core.model.state import Grant
 from runcue.core.schedule.plan import Plan
 from runcue.stores.postgres.address import address_of
-from runcue.stores.postgres.store import PostgresStore
-from runcue.stores.sqlite.store import SqliteStore
+from runcue.stores.postgres.store import postgres_store
+from runcue.stores.sqlite.store import sqlite_store
 from runcue.testing.manual_turns import Hand
 
 DAY = 86400.0
@@ -58,9 +58,9 @@ async def fill(target: str, starts: int) -> None:
     await opened(target)
     store: Any
     if "://" in target:
-        store = PostgresStore(address_of(target, "default"), durability="full", lease=30.0)
+        store = postgres_store(address_of(target, "default"), durability="full", lease=30.0)
     else:
-        store = SqliteStore(target, durability="full", lease=30.0)
+        store = sqlite_store(target, durability="full", lease=30.0)
     hand = Hand(store, {})
     now = store.clock.now()
     old = starts - INSIDE

@@ -52,8 +52,6 @@ INHERITS = {
     "PoolWork": "a Work as a worker process has it", "Teller": "Dask is given such a class",
     "Connection": "apsw is asked for such a class",
     "_Text": "psycopg is asked for such a class",
-    "Mailbox": "to be composed", "Tables": "to be composed", "PostgresTables": "to be composed",
-    "SqliteStore": "to be composed", "PostgresStore": "to be composed",
 }  # fmt: skip
 """Classes that inherit from others than exceptions, protocols and values, and why."""
 

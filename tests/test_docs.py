@@ -148,10 +148,10 @@ def test_a_snippet_runs_with_a_dask_cluster(tmp_path: Path) -> None:
 
 
 STORE = """
-from runcue.stores.sqlite.store import SqliteStore
+from runcue.stores.sqlite.store import sqlite_store
 
 def MyStore(path):
-    return SqliteStore(str(path), durability="relaxed", lease=30.0)
+    return sqlite_store(str(path), durability="relaxed", lease=30.0)
 """
 
 

@@ -13,9 +13,9 @@ import pytest
 from runcue.declare import arguments
 from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
-from runcue.stores.postgres.store import PostgresStore
+from runcue.stores.postgres.store import PostgresDatabase
+from runcue.stores.sql.database import Database, StoreOptions
 from runcue.stores.sql.store import SqlStore
-from runcue.stores.sqlite.store import SqliteStore
 from runcue.testing import VirtualLoop
 from tests.pg.fixtures import pg_server
 from tests.pg.server import Given, Server
@@ -94,17 +94,16 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     def shared(target: object) -> str | None:
         return original(target) or url or str(tmp_path / f"queue{next(numbers)}.db")
 
-    def remember(kind: Any) -> None:
-        make = kind.__init__
+    make, open_database = SqlStore.__init__, PostgresDatabase.__init__
 
-        def made(store: SqlStore, target: Any, **options: Any) -> None:
-            if isinstance(target, Address):
-                target = Address(target.url, f"t{next(numbers)}")
-                _emptied(target.url, target.schema)
-            make(store, target, **options)
-            stores.append(store)
+    def remembered(store: SqlStore, database: Database, options: StoreOptions) -> None:
+        make(store, database, options)
+        stores.append(store)
 
-        monkeypatch.setattr(kind, "__init__", made)
+    def emptied(database: PostgresDatabase, address: Address, options: StoreOptions) -> None:
+        address = Address(address.url, f"t{next(numbers)}")
+        _emptied(address.url, address.schema)
+        open_database(database, address, options)
 
     if where != "memory":
         monkeypatch.setattr(arguments, "queue_place", shared)
@@ -112,8 +111,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(
             schema, "check_server", lambda link: []
         )  # it runs without fsync, and would be warned of
-        remember(SqliteStore)
-        remember(PostgresStore)
+        monkeypatch.setattr(SqlStore, "__init__", remembered)
+        monkeypatch.setattr(PostgresDatabase, "__init__", emptied)
     yield "memory" if where == "memory" else "file"
     for one in stores:
         one.abandon()

@@ -371,7 +371,7 @@ async def test_a_start_that_was_kept_though_nobody_could_be_asked_is_begun_all_t
         starts.append(work.attempt)
 
     await cue.submit_many([{"task": "work", "id": name} for name in "ab"])
-    monkeypatch.setattr(store_of(cue), "_is_committed", lambda *asked: False)
+    monkeypatch.setattr(store_of(cue)._database.transaction, "_is_committed", lambda *asked: False)
     fail_commit(cue, took_place=True)
     cue.start()  # the turn that starts the first of them
     await cue.join(["a", "b"], timeout=60)
@@ -386,7 +386,7 @@ async def test_an_answer_that_was_kept_though_nobody_could_be_asked_is_not_stale
 
     @cue.task("work")
     async def work(work: Work) -> str:
-        monkeypatch.setattr(store_of(cue), "_is_committed", lambda *asked: False)
+        monkeypatch.setattr(store_of(cue)._database.transaction, "_is_committed", lambda *asked: False)
         fail_commit(cue, took_place=True)  # the turn that takes this answer
         return "done"
 

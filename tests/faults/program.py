@@ -34,9 +34,10 @@ import runcue
 import runcue.api.cue
 from runcue.host.address import is_postgres
 from runcue.stores.presence import posix as presence
+from runcue.stores.sql import database as sql_database
 from runcue.stores.sql import store as sql_store
 from runcue.stores.sqlite import file as files
-from runcue.stores.sqlite import store as sqlite_store
+from runcue.stores.sqlite import transaction as file_transaction
 from runcue.stores.sqlite import wal_checkpoint
 from tests.torture.history import Log
 
@@ -80,11 +81,12 @@ class Stopping:
 
     def __init__(self, target: str) -> None:
         self.place = ""
-        vars(sqlite_store)["crashpoint"] = vars(sql_store)["crashpoint"] = self._passed
+        for module in (file_transaction, sql_database, sql_store):
+            vars(module)["crashpoint"] = self._passed
         if is_postgres(target):
-            from runcue.stores.postgres import store
+            from runcue.stores.postgres import exchange, transaction
 
-            vars(store)["crashpoint"] = self._passed
+            vars(exchange)["crashpoint"] = vars(transaction)["crashpoint"] = self._passed
 
     def _passed(self, name: str) -> None:
         if name == self.place:
@@ -124,7 +126,7 @@ class Program:
         asyncio.get_running_loop().set_exception_handler(lambda _, said: self._errors.append(said["message"]))
         logging.getLogger("runcue").addHandler(self._logged)
         if script.patience is not None:
-            vars(files)["PATIENCE"] = vars(files)["OPENING"] = vars(sqlite_store)["PATIENCE"] = (
+            vars(files)["PATIENCE"] = vars(files)["OPENING"] = vars(file_transaction)["PATIENCE"] = (
                 script.patience
             )
         if script.log_pages is not None:

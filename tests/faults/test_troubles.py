@@ -50,11 +50,11 @@ def fail_turns(cue: Cue, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     store = store_of(cue)
     real, left = store._decided, [times]
 
-    def flaky(decide: Any, *more: Any) -> Any:
+    def flaky(turn: Any, decide: Any, *more: Any) -> Any:
         if left[0] and decide.items:
             left[0] -= 1
             raise apsw.FullError("database or disk is full")
-        return real(decide, *more)
+        return real(turn, decide, *more)
 
     monkeypatch.setattr(store, "_decided", flaky)
 

@@ -17,18 +17,18 @@ PATIENCE = 60.0
 def lose_letters(cue: Cue, monkeypatch: pytest.MonkeyPatch, is_enough: Callable[[str], bool]) -> None:
     """Have the next letters of that process lost that say this, once, as with a connection."""
     assert cue._system is not None
-    tables: Any = cue._system.store._tables  # type: ignore[union-attr] # it is one in a file
-    received = tables.received
+    mailbox: Any = cue._system.store._tables.mailbox  # type: ignore[union-attr] # it is one in a file
+    received = mailbox.received
     lost: list[tuple[str, str]] = []
 
     def losing(head: Head, letters: list[tuple[str, str]]) -> Received:
         if not lost and any(is_enough(body) for _, body in letters):
             lost.extend(letters)
-            tables.letters_may_be_lost()
+            mailbox.letters_may_be_lost()
             letters = []
         return cast(Received, received(head, letters))
 
-    monkeypatch.setattr(tables, "received", losing)
+    monkeypatch.setattr(mailbox, "received", losing)
 
 
 async def test_who_lost_the_word_that_its_work_is_cancelled_stops_it_all_the_same(

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from runcue import Cue, Work, WorkState
-from runcue.stores.sql import mailbox
+from runcue.stores.sql import inbox
 from tests.fleet.slow import Slow
 
 
 @asynccontextmanager
 async def pair(path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Cue, Cue]]:
     """One that decides, and another. A turn takes two posts."""
-    monkeypatch.setattr(mailbox, "MOST_POSTS", 2)
+    monkeypatch.setattr(inbox, "MOST_POSTS", 2)
     one, other = (Cue(path / "queue.db", durability="relaxed") for _ in range(2))
     try:
         await one.count()

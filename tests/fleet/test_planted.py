@@ -26,8 +26,10 @@ from runcue.engine.peer import Peer
 from runcue.ports import Takeover
 from runcue.stores.presence.peer_monitor import PeerMonitor
 from runcue.stores.sql import statements, wire
-from runcue.stores.sql.mailbox import Letter, Mailbox
+from runcue.stores.sql.inbox import Inbox
+from runcue.stores.sql.mailbox import Letter
 from runcue.stores.sql.store import SqlStore
+from runcue.stores.sql.units import Units
 from runcue.testing import Deadlock, fill_disk, kill, run
 from tests.mistakes import letters_kept
 
@@ -191,17 +193,17 @@ def taken_twice(patch: pytest.MonkeyPatch) -> None:
 
 def posts_kept(patch: pytest.MonkeyPatch) -> None:
     """A post is deleted by the second turn that takes it."""
-    delete = Mailbox._delete_posts
+    delete = Inbox.delete_posts
     seen: set[int] = set()
 
-    def late(self: Mailbox) -> None:
+    def late(self: Inbox) -> None:
         kept = [number for number in self._taken if number not in seen]
         seen.update(kept)
         self._taken = [number for number in self._taken if number not in kept]
         delete(self)
         self.has_more |= bool(kept)
 
-    patch.setattr(Mailbox, "_delete_posts", late)
+    patch.setattr(Inbox, "delete_posts", late)
 
 
 def hello_lost(patch: pytest.MonkeyPatch) -> None:
@@ -248,7 +250,7 @@ def deaths_unseen(patch: pytest.MonkeyPatch) -> None:
 
 def inbox_unseen(patch: pytest.MonkeyPatch) -> None:
     """Who looks for work does not look into the inbox."""
-    patch.setattr(Mailbox, "_submitted", lambda self, work_id: None)
+    patch.setattr(Units, "_submitted", lambda self, work_id: None)
 
 
 STORIES: dict[Story, tuple[Plant, ...]] = {

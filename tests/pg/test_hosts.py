@@ -14,10 +14,11 @@ import pytest
 import runcue
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.beats import Signs
-from runcue.stores.postgres.store import PostgresStore
+from runcue.stores.postgres.store import postgres_store
 from runcue.testing.manual_turns import Hand, pending
 from tests.patience import until
 from tests.pg.proxy import Proxy
+from tests.stores.hands import inside
 
 BOUND = 240.0
 
@@ -29,11 +30,16 @@ class Host:
         folder.mkdir(exist_ok=True)
         with monkeypatch.context() as patch:
             patch.setattr("tempfile.tempdir", str(folder))
-            self.store = PostgresStore(Address(url), durability="full", lease=lease)
+            self.store = postgres_store(Address(url), durability="full", lease=lease)
         self.hand = Hand(self.store, {})
         self.news: list[bool | None] = []
         self.lost: list[str] = []
         self.store.listen(self.news.append, self.lost.append)
+
+    def knows_others_elsewhere(self) -> bool:
+        """True once its looks have found workers of other hosts."""
+        beats = inside(self.store)._beats
+        return beats is not None and bool(beats.are_others_elsewhere)
 
 
 Made = Callable[..., Host]
@@ -65,15 +71,15 @@ async def test_who_cannot_see_the_other_s_files_is_elsewhere(hosts: Made) -> Non
     for host in (one, two, beside):
         await host.hand.join()
     await one.hand.turn()
-    assert one.store.boot == beside.store.boot != two.store.boot
-    assert set(one.store._peers()) == {one.store.worker, beside.store.worker}
+    assert one.store.me().boot == beside.store.me().boot != two.store.me().boot
+    assert set(one.store._database.peers()) == {one.store.worker, beside.store.worker}
 
 
 async def test_who_gives_no_sign_of_life_for_a_lease_is_lost(hosts: Made, pg: str) -> None:
     living, dead = hosts("a", lease=1.0), hosts("b", lease=1.0)
     for host in (living, dead):
         await host.hand.join()
-    await until(lambda: living.store._beats is not None and living.store._beats.are_others_elsewhere)
+    await until(living.knows_others_elsewhere)
     dead.store.abandon()
     await until(lambda: bool(living.lost))
     assert set(living.lost) == {dead.store.worker}
@@ -104,7 +110,7 @@ async def test_nobody_is_lost_because_this_process_was_cut_off(hosts: Made, pg: 
     one, two = hosts("a", url=pg_proxy.dsn(pg), lease=2.0), hosts("b", url=pg_proxy.dsn(pg), lease=2.0)
     for host in (one, two):
         await host.hand.join()
-    await until(lambda: one.store._beats is not None and one.store._beats.are_others_elsewhere)
+    await until(one.knows_others_elsewhere)
     pg_proxy.refuse()
     pg_proxy.cut_all()
     async with asyncio.timeout(BOUND):
@@ -127,7 +133,7 @@ async def test_a_commit_wakes_who_is_elsewhere(hosts: Made, monkeypatch: pytest.
     for host in (one, two):
         await host.hand.join()
     await until(lambda: bool(one.news and two.news))  # both listen
-    one.store._beats.are_others_elsewhere = True  # type: ignore[union-attr] # as the next look would find
+    inside(one.store)._beats.are_others_elsewhere = True  # as the next look would find
     await one.hand.write(pending(1))
     await until(lambda: False in two.news)  # who looks by himself is told True
     assert False not in one.news, "its own commits are no news"

@@ -12,7 +12,7 @@ from runcue.errors import StoreError
 from runcue.stores.postgres import link
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link
-from runcue.stores.postgres.store import PostgresStore
+from runcue.stores.postgres.store import postgres_store
 from runcue.stores.postgres.watch import Watch
 from tests.stores.room import NO_THREAD, Room, no_descriptors, room
 
@@ -68,4 +68,4 @@ async def test_a_queue_that_could_take_no_turn_is_closed(pg: str, room: Room, fo
 
 async def test_too_many_open_files_are_not_taken_for_a_server_that_is_away(pg: str) -> None:
     with no_descriptors(), pytest.raises(StoreError, match=r"Raise its limit \(ulimit -n\)"):
-        PostgresStore(Address(pg), durability="full", lease=30.0)
+        postgres_store(Address(pg), durability="full", lease=30.0)

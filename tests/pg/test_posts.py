@@ -11,8 +11,9 @@ from runcue.core.model.record import Record
 from runcue.core.schedule.plan import Cancel, Plan
 from runcue.ports import Outgoing, SharedStore, Turn
 from runcue.stores.postgres import statements
-from runcue.stores.postgres.tables import PostgresTables
-from runcue.stores.sql import mailbox
+from runcue.stores.postgres.exchange import Exchange
+from runcue.stores.sql import inbox
+from runcue.stores.sql.mailbox import Mailbox
 from runcue.testing.manual_turns import NOW, Change, Hand, pending
 from tests.pg.proxy import Proxy
 from tests.pg.test_store import EXCHANGE, asked, hand_on
@@ -21,8 +22,8 @@ from tests.pg.test_store import EXCHANGE, asked, hand_on
 async def test_what_waits_behind_a_post_that_is_more_than_one_turn_takes_is_known_of(
     pg: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    most = mailbox.MOST_SIGNS
-    monkeypatch.setattr(mailbox, "MOST_SIGNS", 100)
+    most = inbox.MOST_SIGNS
+    monkeypatch.setattr(inbox, "MOST_SIGNS", 100)
     monkeypatch.setattr(statements, "OPENING", statements.OPENING.replace(str(most), "100"))
     async with hand_on(pg) as one, hand_on(pg) as other:
         await one.turn()
@@ -50,14 +51,14 @@ def start_for(one: Hand, store: SharedStore, seq: int) -> tuple[Record, Change]:
 
 def broken_reading(monkeypatch: pytest.MonkeyPatch, *errors: psycopg.Error) -> None:
     """Have the next readings of records fail so."""
-    left, read = [*errors], PostgresTables._loaded
+    left, read = [*errors], Mailbox._loaded
 
-    def loaded(tables: PostgresTables, ids: list[str]) -> dict[str, Record]:
+    def loaded(letters: Mailbox, ids: list[str]) -> dict[str, Record]:
         if left:
             raise left.pop(0)
-        return read(tables, ids)
+        return read(letters, ids)
 
-    monkeypatch.setattr(PostgresTables, "_loaded", loaded)
+    monkeypatch.setattr(Mailbox, "_loaded", loaded)
 
 
 LOST, CANCELLED = (
@@ -103,14 +104,14 @@ async def test_a_post_whose_answer_was_lost_is_there_though_nothing_can_be_asked
     async with hand_on(pg) as one, hand_on(pg_proxy.dsn(pg)) as other:
         await one.turn()
         pg_proxy.cut_after(EXCHANGE)
-        fence = PostgresTables.fence
+        fence = Exchange._fence
 
-        def cutting(tables: PostgresTables, kept: int, **options: bool) -> bool | None:
-            found = fence(tables, kept, **options)
+        def cutting(exchange: Exchange, number: int, **options: bool) -> bool | None:
+            found = fence(exchange, number, **options)
             pg_proxy.cut_before(EXCHANGE)
             return found
 
-        monkeypatch.setattr(PostgresTables, "fence", cutting)
+        monkeypatch.setattr(Exchange, "_fence", cutting)
         received = await other.shared.exchange(Outgoing(1, [Cancel("w9")]))
         assert (received.unread, received.is_whole) == (None, False)
         assert (await other.shared.exchange(None)).unread == {1}

@@ -24,8 +24,9 @@ from runcue.ports import Turn
 from runcue.stores.postgres import schema, snapshot_reader
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.place import boot_of
-from runcue.stores.postgres.store import PostgresStore
+from runcue.stores.postgres.store import postgres_store
 from runcue.stores.sql import jobs_view
+from runcue.stores.sql.store import SqlStore
 from runcue.stores.sqlite.schema import JOBS
 from runcue.testing.manual_turns import Hand, pending
 from tests.handlers import no_op
@@ -214,10 +215,10 @@ def test_a_process_of_this_host_lives_as_long_as_its_lock(pg: str, worker: subpr
 
 
 async def test_the_files_of_this_host_are_where_its_processes_put_them(pg: str) -> None:
-    store = PostgresStore(Address(pg), durability="full", lease=30.0)
+    store = postgres_store(Address(pg), durability="full", lease=30.0)
     with runcue.Reader(pg) as reader:
         assert reader._snapshots.beside == store.local
-        assert boot_of(Path(f"{store.local}.runcue")) == store.boot
+        assert boot_of(Path(f"{store.local}.runcue")) == store.me().boot
         folder = Path(f"{store.local}.files")
         folder.mkdir()
         (folder / f"{stem('some', 2)}.out").write_bytes(b"hello")
@@ -227,7 +228,7 @@ async def test_the_files_of_this_host_are_where_its_processes_put_them(pg: str) 
 
 
 async def test_a_folder_of_this_host_that_others_may_write_to_is_refused(pg: str, folder: Path) -> None:
-    store = PostgresStore(Address(pg), durability="full", lease=30.0)
+    store = postgres_store(Address(pg), durability="full", lease=30.0)
     await Hand(store, {}).write(pending(1))
     Path(store.local).parent.chmod(0o777)
     with runcue.Reader(pg) as reader:
@@ -235,7 +236,7 @@ async def test_a_folder_of_this_host_that_others_may_write_to_is_refused(pg: str
             with pytest.raises(runcue.StorageInsecure, match=r"chmod go-w.* Or set TMPDIR"):
                 look()
     with pytest.raises(runcue.StorageInsecure, match=r"chmod go-w.* Or set TMPDIR"):
-        PostgresStore(Address(pg), durability="full", lease=30.0)
+        postgres_store(Address(pg), durability="full", lease=30.0)
     Path(store.local).parent.chmod(0o700)
     await store.close()
 
@@ -246,7 +247,7 @@ async def elsewhere(pg: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "there").mkdir()
     with monkeypatch.context() as patch:
         patch.setattr("tempfile.tempdir", str(tmp_path / "there"))
-        store = PostgresStore(Address(pg), durability="full", lease=30.0)
+        store = postgres_store(Address(pg), durability="full", lease=30.0)
     hand = Hand(store, {})
     await hand.write(pending(1))
 
@@ -259,7 +260,7 @@ async def elsewhere(pg: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_a_process_elsewhere_lives_while_it_gives_signs_of_life(
-    pg: str, elsewhere: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    pg: str, elsewhere: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with runcue.Reader(pg, lease=600) as reader:
 
@@ -296,7 +297,7 @@ async def test_a_process_elsewhere_lives_while_it_gives_signs_of_life(
 
 
 async def test_on_a_standby_nobody_can_tell_who_lives_elsewhere(
-    pg: str, elsewhere: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    pg: str, elsewhere: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         snapshot_reader, "FIRST", snapshot_reader.FIRST.replace("pg_is_in_recovery()", "true")

@@ -22,7 +22,8 @@ from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link, is_gone, translate
 from runcue.stores.postgres.statements import POSTGRES
-from runcue.stores.postgres.store import PostgresStore
+from runcue.stores.postgres.store import postgres_store
+from runcue.stores.sql.store import SqlStore
 from runcue.testing import contract
 from runcue.testing.manual_turns import NOW, Hand, pending
 from tests.handlers import no_op
@@ -35,9 +36,9 @@ from tests.stores.traces import TRAITS, make, played
 BOUND = 240.0
 
 
-def opened(url: str, **options: Any) -> PostgresStore:
+def opened(url: str, **options: Any) -> SqlStore:
     """A store at that address."""
-    return PostgresStore(Address(url), **{"durability": "full", "lease": 30.0, **options})
+    return postgres_store(Address(url), **{"durability": "full", "lease": 30.0, **options})
 
 
 @asynccontextmanager
@@ -163,7 +164,7 @@ async def test_a_post_is_there_though_the_letters_behind_it_cannot_be_read(pg: s
 async def test_whether_a_commit_lasts_is_unknown_when_nobody_can_be_asked(
     pg: str, pg_proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runcue.stores.postgres.store.ASKING", 0.2)
+    monkeypatch.setattr("runcue.stores.postgres.transaction.ASKING", 0.2)
     async with hand_on(pg_proxy.dsn(pg)) as hand:
         await hand.write(pending(1))
         pg_proxy.cut_after_commit()
@@ -183,16 +184,16 @@ async def test_whether_a_commit_lasts_is_unknown_to_who_passed_for_dead_meanwhil
         await hand.write(pending(1))
         pg_proxy.cut_after_commit()
         store: Any = hand.store
-        renew = store._renew
+        renew = store._database.transaction.renew
 
         def forgotten() -> Any:
             asked(pg, f"DELETE FROM runcue.commits WHERE worker = '{store.worker}' RETURNING 1")
             return renew()
 
-        store._renew = forgotten
+        store._database.transaction.renew = forgotten
         with pytest.raises(runcue.StoreError, match="whether it lasts is unknown"):
             await hand.write(pending(2))
-        store._renew = renew
+        store._database.transaction.renew = renew
         assert await store.get("w2") is not None
 
 
@@ -226,17 +227,17 @@ async def test_whether_a_post_is_there_is_unknown_to_who_passed_for_dead_meanwhi
         await one.turn()
         store: Any = other.store
         await store.exchange(Outgoing(1, [Cancel("w1")]))
-        renew = store._renew
+        renew = store._database.transaction.renew
 
         def forgotten() -> Any:
             asked(pg, f"DELETE FROM runcue.commits WHERE worker = '{store.worker}' RETURNING 1")
             return renew()
 
-        store._renew = forgotten
+        store._database.transaction.renew = forgotten
         (pg_proxy.cut_after if is_there else pg_proxy.cut_before)(EXCHANGE)
         with pytest.raises(runcue.StoreError, match="whether it lasts is unknown"):
             await store.exchange(Outgoing(2, [Cancel("w1")]))
-        store._renew = renew
+        store._database.transaction.renew = renew
         assert (await store.exchange(Outgoing(3, []))).unread == {1, 3} | ({2} if is_there else set())
         await one.turn()
         assert [post.number for post in one.posts] == [1, *([2] if is_there else []), 3]
@@ -471,16 +472,16 @@ async def test_a_process_that_stops_while_it_writes_loses_its_turn_to_who_waits(
     async with hand_on(pg) as hand, hand_on(pg) as other:
         other.kept = hand.kept
         await hand.turn()
-        write = hand.store._tables.write  # type: ignore[attr-defined]
+        write = hand.store._tables.writer.write  # type: ignore[attr-defined]
 
         def stop(*given: Any) -> None:
             write(*given)
-            hand.store._tables.head()  # type: ignore[attr-defined] # the server has it all, and waits for more
+            hand.store._tables.records.head()  # type: ignore[attr-defined] # the server has it all, and waits for more
             loop.call_soon_threadsafe(stopped.set)
             go_on.wait(BOUND)
 
         with monkeypatch.context() as patch:
-            patch.setattr(hand.store._tables, "write", stop)  # type: ignore[attr-defined]
+            patch.setattr(hand.store._tables.writer, "write", stop)  # type: ignore[attr-defined]
             turn = asyncio.create_task(hand.write(pending(1)))
             await asyncio.wait_for(stopped.wait(), BOUND)
             await asyncio.wait_for(other.write(pending(2)), BOUND)
@@ -534,12 +535,12 @@ async def test_queue_time_goes_on_when_the_server_s_clock_jumps(
         store: Any = hand.store
         await hand.write(pending(1))
         before = store.clock.now()
-        hear, jump = store._server_clock.hear, 3600.0
+        hear, jump = store._database.transaction._server_clock.hear, 3600.0
 
         def jumped(asked_at: float, server: float, offset: float, at_least: float) -> tuple[float, float]:
             return hear(asked_at, server + jump, offset, at_least)  # type: ignore[no-any-return]
 
-        monkeypatch.setattr(store._server_clock, "hear", jumped)
+        monkeypatch.setattr(store._database.transaction._server_clock, "hear", jumped)
         for jump in (3600.0, -3600.0, 86400.0):
             await hand.write(pending(2 + int(abs(jump))))
             after = store.clock.now()

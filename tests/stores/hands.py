@@ -9,17 +9,23 @@ from typing import Any
 
 import apsw
 
-from runcue.stores.sqlite.store import SqliteStore
+from runcue.stores.sql.store import SqlStore
+from runcue.stores.sqlite.store import sqlite_store
 from runcue.testing.manual_turns import Hand
 
 
-def opened(path: Path, **options: Any) -> SqliteStore:
+def opened(path: Path, **options: Any) -> SqlStore:
     """A store on that file."""
-    return SqliteStore(str(path), **{"durability": "relaxed", "lease": 30.0, **options})
+    return sqlite_store(str(path), **{"durability": "relaxed", "lease": 30.0, **options})
+
+
+def inside(store: SqlStore) -> Any:
+    """The database behind a store, whose parts are private."""
+    return store._database
 
 
 @asynccontextmanager
-async def hand_on(path: Path, **options: Any) -> AsyncIterator[tuple[Hand, SqliteStore]]:
+async def hand_on(path: Path, **options: Any) -> AsyncIterator[tuple[Hand, SqlStore]]:
     """A hand that takes turns on that file, and its store."""
     store = opened(path, **options)
     try:

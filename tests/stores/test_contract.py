@@ -15,8 +15,11 @@ from runcue.host.clock import SystemClock
 from runcue.ports import Decide, Outgoing, Received, Store, Takeover
 from runcue.stores.memory import MemoryStore, MemoryTurn
 from runcue.stores.presence.posix import Presence
+from runcue.stores.sql.records import Records
 from runcue.stores.sql.tables import Tables
-from runcue.stores.sqlite.store import SqliteStore
+from runcue.stores.sql.units import Units
+from runcue.stores.sql.writer import Writer
+from runcue.stores.sqlite.store import sqlite_store
 from runcue.testing import contract
 
 
@@ -29,8 +32,8 @@ def memory() -> Store:
     return MemoryStore(SystemClock())
 
 
-def sqlite(path: Path, kind: type[SqliteStore] = SqliteStore) -> Callable[[], Store]:
-    return lambda: kind(str(path / "queue.db"), durability="relaxed", lease=30.0)
+def sqlite(path: Path) -> Callable[[], Store]:
+    return lambda: sqlite_store(str(path / "queue.db"), durability="relaxed", lease=30.0)
 
 
 @pytest.mark.parametrize("check", checks(*contract.EVERY))
@@ -155,32 +158,35 @@ async def test_turns_that_overlap_are_found_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong", "check"),
+    ("part", "name", "wrong", "check"),
     [
-        ("page", lambda right: lambda tables, shelf, after, limit: right(tables, shelf, after, limit)[::-1],
+        (Records, "page", lambda right: lambda tables, shelf, after, limit: right(tables, shelf, after, limit)[::-1],
          contract.a_shelf_is_paged_in_order),
-        ("watched", lambda right: lambda tables, until, limit: right(tables, until + 5, limit),
+        (Records, "watched", lambda right: lambda tables, until, limit: right(tables, until + 5, limit),
          contract.the_reader_finds_what_is_due_and_what_is_oldest),
-        ("everything", lambda right: lambda tables, head: replace(right(tables, head), services=[]),
+        (Tables, "everything", lambda right: lambda tables, head: replace(right(tables, head), services=[]),
          contract.who_takes_over_is_told_everything),
-        ("starts", lambda right: lambda tables, since: right(tables, dict.fromkeys(since, 0.0)),
+        (Records, "starts", lambda right: lambda tables, since: right(tables, dict.fromkeys(since, 0.0)),
          contract.starts_are_read_as_far_back_as_they_are_asked_for),
-        ("forget", lambda right: lambda tables: None, contract.a_turn_that_failed_begins_anew),
-        ("events", lambda right: lambda tables, after, limit: right(tables, max(0, after - 1), limit),
+        (Tables, "forget", lambda right: lambda tables: None, contract.a_turn_that_failed_begins_anew),
+        (Records, "events", lambda right: lambda tables, after, limit: right(tables, max(0, after - 1), limit),
          contract.events_are_read_by_number),
-        ("_result_of", lambda right: lambda tables, work_id: None, contract.results_are_read_with_their_events),
-        ("_write_shelves", lambda right: lambda tables, plan, revision: None, contract.an_empty_shelf_is_told),
-        ("find", lambda right: lambda tables, query: [], contract.others_find_what_was_written),
+        (Records, "_result_of", lambda right: lambda tables, work_id: None,
+         contract.results_are_read_with_their_events),
+        (Writer, "_write_shelves", lambda right: lambda tables, plan, revision: None,
+         contract.an_empty_shelf_is_told),
+        (Units, "latest", lambda right: lambda tables, query: [], contract.others_find_what_was_written),
     ],
 )  # fmt: skip
 async def test_a_mistake_in_the_tables_is_found_out(
+    part: type,
     name: str,
     wrong: Callable[[Any], Any],
     check: contract.Check,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Tables, name, wrong(getattr(Tables, name)))
+    monkeypatch.setattr(part, name, wrong(getattr(part, name)))
     await broken(check, sqlite(tmp_path))
 
 

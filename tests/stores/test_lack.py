@@ -17,7 +17,7 @@ from runcue.errors import StoreError
 from runcue.ports import Turn
 from runcue.stores.presence.posix import side_directory
 from runcue.stores.sqlite import wal_checkpoint
-from runcue.stores.sqlite.store import SqliteStore
+from runcue.stores.sqlite.store import sqlite_store
 from runcue.testing.manual_turns import Hand, pending
 from tests.handlers import no_op
 from tests.patience import until
@@ -117,9 +117,9 @@ async def test_a_dead_process_is_lost_as_soon_as_its_leftovers_can_be_ended(
     tmp_path: Path, room: Room
 ) -> None:
     path = str(tmp_path / "queue.db")
-    other = SqliteStore(path, durability="relaxed", lease=30.0)
+    other = sqlite_store(path, durability="relaxed", lease=30.0)
     await Hand(other, {}).join()
-    store = SqliteStore(path, durability="relaxed", lease=30.0, end_leftovers=lambda worker: True)
+    store = sqlite_store(path, durability="relaxed", lease=30.0, end_leftovers=lambda worker: True)
     lost: list[str] = []
     store.listen(lambda is_urgent: None, lost.append)
     room.lacking = "runcue-leftovers"
@@ -189,7 +189,7 @@ async def test_too_many_open_files_are_no_question_of_permissions(tmp_path: Path
 
 
 async def test_a_turn_without_memory_fails_and_the_next_does_not(tmp_path: Path) -> None:
-    store = SqliteStore(str(tmp_path / "queue.db"), durability="relaxed", lease=30.0)
+    store = sqlite_store(str(tmp_path / "queue.db"), durability="relaxed", lease=30.0)
     hand = Hand(store, {})
 
     def greedy(plan: Plan, turn: Turn) -> None:

@@ -100,7 +100,7 @@ class Reader:
     def get(self, work_id: str) -> Work | None:
         """One unit as it stands, or None when the id is unknown or no longer kept."""
         work_id = arguments.work_id(work_id)
-        record = self._read(lambda tables: tables.one(work_id))
+        record = self._read(lambda tables: tables.units.one(work_id))
         return None if record is None else view(record)
 
     def list(
@@ -123,8 +123,8 @@ class Reader:
 
         def look(tables: Tables) -> builtins.list[Record]:
             if last is None:
-                return tables.latest(query)
-            return tables.latest(replace(query, before=_found(tables, last).seq))
+                return tables.units.latest(query)
+            return tables.units.latest(replace(query, before=_found(tables, last).seq))
 
         return [view(record) for record in self._read(look)]
 
@@ -133,8 +133,8 @@ class Reader:
         work_id, most = arguments.work_id(work_id), arguments.rows(limit)
 
         def look(tables: Tables) -> builtins.list[Record]:
-            ids = tables.dependents(work_id)[:most]
-            found = tables.by_id(ids)
+            ids = tables.records.dependents(work_id)[:most]
+            found = tables.records.by_id(ids)
             return [found[dependent] for dependent in ids if dependent in found]
 
         return [view(record) for record in self._read(look)]
@@ -165,7 +165,7 @@ class Reader:
             if state not in {None, "pending"}:
                 return found
             query = Query(queue=queue, before=end)
-            new = [record for record in reversed(tables.accepted()) if query.finds(record)]
+            new = [record for record in reversed(tables.units.accepted()) if query.finds(record)]
             chosen = [jobs_view.row_for(record) for record in new if wanted is None or record.id in wanted]
             return [*chosen, *found][:most]
 
@@ -173,16 +173,16 @@ class Reader:
 
     def job_counts(self) -> dict[str, int]:
         """How many units there are in each of the states of the view `jobs`, forgotten ones included."""
-        return self._read(lambda tables: jobs_view.counts(tables.connection, tables.counted()))
+        return self._read(lambda tables: jobs_view.counts(tables.connection, tables.units.counted()))
 
     def count(self) -> dict[WorkState, int]:
         """How many units there are in each state, forgotten ones included."""
-        head = self._read(lambda tables: tables.counted())
+        head = self._read(lambda tables: tables.units.counted())
         return {state: getattr(head, state.value) for state in WorkState}
 
     def tally(self) -> dict[str, dict[str, int]]:
         """How many units of each task are `"pending"` and `"running"`."""
-        return self._read(lambda tables: tables.live_by_task())
+        return self._read(lambda tables: tables.units.live_by_task())
 
     def explain(self, work_id: str) -> Explanation:
         """Explain why a unit is in its state, and until when, as far as no callback decides.
@@ -228,7 +228,7 @@ class Reader:
 
     def _events(self, types: frozenset[str] | None, since: int) -> Iterator[Event]:
         while True:
-            batch = self._read(lambda tables, after=since: tables.events(after, SOME_EVENTS))  # type: ignore[misc]
+            batch = self._read(lambda tables, after=since: tables.records.events(after, SOME_EVENTS))  # type: ignore[misc]
             if not batch:
                 return
             since = batch[-1].seq
@@ -238,7 +238,7 @@ class Reader:
 
     def last_event(self) -> int:
         """The number of the latest event: `events(since=…)` with it yields what happens from now on."""
-        return self._read(lambda tables: tables.head()).told
+        return self._read(lambda tables: tables.records.head()).told
 
     def services(self) -> builtins.list[dict[str, Any]]:
         """Every service: its limits, how much of them is used, and what blocks it."""
@@ -255,10 +255,10 @@ class Reader:
                 service = found.find(name)
                 if service is not None:
                     service.active += amount
-            for name in tables.started():
+            for name in tables.records.started():
                 found.find(name)  # makes a key that has no state of its own but its starts
             since = {service.name: now - service.reach for service in found.values() if service.reach}
-            for start in tables.starts(since):
+            for start in tables.records.starts(since):
                 found[start.service].recall([start])
                 now = max(now, start.at)  # a start may count from a moment in the near future
             shown = [snapshot(found[name], now) for name in sorted(found)]
@@ -279,11 +279,11 @@ class Reader:
 
     def now(self) -> float:
         """Queue time, which the `until` of an explanation is compared with."""
-        return self._read(lambda tables: self._snapshots.times(tables, tables.head())[0])
+        return self._read(lambda tables: self._snapshots.times(tables, tables.records.head())[0])
 
     def health(self) -> dict[str, Any]:
         """The health of the queue: versions, sizes, and in `problems` what is wrong. Reads all of a file."""
-        return self._read(lambda tables: self._snapshots.health(tables, tables.head()))
+        return self._read(lambda tables: self._snapshots.health(tables, tables.records.head()))
 
     def workers(self) -> builtins.list[dict[str, Any]]:
         """Every process that the queue lists: its host and pid, whether it lives, what it runs.
@@ -316,8 +316,8 @@ class Reader:
     def _each_explained(self, tables: Tables, ids: builtins.list[str]) -> dict[str, Explanation]:
         from runcue.core.views.explain import explain_alone
 
-        records = tables.some(ids)
-        ledger, is_started = self._ledger(tables, records.values(), tables)
+        records = tables.units.some(ids)
+        ledger, is_started = self._ledger(tables, records.values(), tables.reader)
         answers = explain_alone(ledger, records.values(), ledger.turn.now, ledger.turn.wall, is_started)
         return {why.work_id: _reworded(why, ledger, records[why.work_id]) for why in answers}
 
@@ -343,7 +343,7 @@ class Reader:
 
     def _everything(self, tables: Tables) -> tuple[float, float, Changes]:
         """Queue time, the time of day, and everything stored except units."""
-        head = tables.head()
+        head = tables.records.head()
         now, wall = self._snapshots.times(tables, head)
         return now, wall, tables.everything(head)
 
@@ -366,21 +366,22 @@ class _Ahead:
     """Reads only the part of a queue that could start before one unit."""
 
     def __init__(self, tables: Tables, record: Record) -> None:
-        self._tables = tables
+        self._page = tables.records.page
         self._end = (record.rank, record.seq)
         self._left = MOST_AHEAD
-        self.read, self.by_id, self.dependents = tables.read, tables.by_id, tables.dependents
-        self.watched, self.next_watch, self.oldest = tables.watched, tables.next_watch, tables.oldest
-        self.starts, self.spent = tables.starts, tables.spent
-        self.unstarted, self.take_back, self.accepted = tables.unstarted, tables.take_back, tables.accepted
+        reader = tables.reader
+        self.read, self.by_id, self.dependents = reader.read, reader.by_id, reader.dependents
+        self.watched, self.next_watch, self.oldest = reader.watched, reader.next_watch, reader.oldest
+        self.starts, self.spent = reader.starts, reader.spent
+        self.unstarted, self.take_back, self.accepted = reader.unstarted, reader.take_back, reader.accepted
 
     def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
         """The next records of a shelf, without those behind the unit, and at most `MOST_AHEAD` in all."""
         if shelf.startswith(("running/", "held/")):
-            return self._tables.page(shelf, after, limit)
+            return self._page(shelf, after, limit)
         if self._left <= 0 or shelf_parts(shelf) is None:
             return []
-        found = self._tables.page(shelf, after, min(limit, self._left))
+        found = self._page(shelf, after, min(limit, self._left))
         found = [record for record in found if (record.place, record.seq) < self._end]
         self._left -= len(found)
         return found
@@ -404,9 +405,9 @@ def _snapshots(path: object, name: str, insecure: bool) -> SnapshotReader:
 
 
 def _found(tables: Tables, work_id: str) -> Record:
-    record = tables.one(work_id)
+    record = tables.units.one(work_id)
     if record is None:
-        raise WorkNotFound(work_id, forgotten=bool(tables.forgotten([work_id])))
+        raise WorkNotFound(work_id, forgotten=bool(tables.records.forgotten([work_id])))
     return record
 
 
@@ -426,7 +427,7 @@ def _slots(
     """How many slots of each service these workers take up, with attempts that were given up and still run."""
     found: Counter[str] = Counter()
     for worker in workers:
-        running = tables.running(worker.id)
+        running = tables.records.running(worker.id)
         attempts = [(record.spec.task, record.spec.services, record.chosen) for record in running]
         attempts += [(attempt.task, attempt.services, attempt.chosen) for attempt in worker.overdue]
         for task, services, chosen in attempts:
@@ -475,7 +476,7 @@ def _rules(tables: Tables, changes: Changes, records: Iterable[Record]) -> dict[
         (name, *parts) for name, first in changes.shelves.items() if first and (parts := shelf_parts(name))
     ]
     for name, _, task, services in shelves:
-        if not services and (found := tables.page(name, None, 1)):
+        if not services and (found := tables.records.page(name, None, 1)):
             rules[task] = Rule(Retry(), services=found[0].spec.services)
     for _, _, task, services in shelves:
         if services:  # then the units of that task name their services themselves

@@ -45,8 +45,7 @@ from runcue.stores.postgres.address import address_of
 if TYPE_CHECKING:
     from runcue.declare.options import Options
     from runcue.executors.process_locks import Jobs
-    from runcue.stores.postgres.store import PostgresStore
-    from runcue.stores.sqlite.store import SqliteStore
+    from runcue.stores.sql.store import SqlStore
 
 LAST_DIGITS = [f"{number:02x}" for number in range(256)]
 """Formatted once: to format a number costs more than the rest of an id."""
@@ -79,11 +78,9 @@ def file_of(target: str | None) -> str | None:
     return None if target is None or is_postgres(target) else str(Path(target).absolute())
 
 
-def _stored(
-    target: str, options: Options, clock: Clock | None, is_at_work: Callable[[], bool]
-) -> PostgresStore | SqliteStore:
+def _stored(target: str, options: Options, clock: Clock | None, is_at_work: Callable[[], bool]) -> SqlStore:
     """The store at a PostgreSQL address or in a file; each is imported only where it is used."""
-    store: PostgresStore | SqliteStore
+    store: SqlStore
     given: dict[str, Any] = {
         "durability": options.durability,
         "lease": options.lease,
@@ -98,15 +95,15 @@ def _stored(
         address = address_of(target, options.name)
         need_posix("A queue in PostgreSQL")
         try:
-            from runcue.stores.postgres.store import PostgresStore
+            from runcue.stores.postgres.store import postgres_store
         except ImportError as error:
             raise ConfigError(NEEDS_PSYCOPG) from error
-        store = PostgresStore(address, **given)
+        store = postgres_store(address, **given)
     else:
         need_posix("A queue in a file")
-        from runcue.stores.sqlite.store import SqliteStore
+        from runcue.stores.sqlite.store import sqlite_store
 
-        store = SqliteStore(target, insecure=options.insecure, **given)
+        store = sqlite_store(target, insecure=options.insecure, **given)
     return store
 
 

@@ -22,7 +22,7 @@ from runcue.errors import ConfigError
 
 if TYPE_CHECKING:
     from runcue.api.cue import Cue
-    from runcue.stores.sqlite.store import SqliteStore
+    from runcue.stores.sql.store import SqlStore
 
 
 def kill(cue: Cue) -> None:
@@ -50,12 +50,13 @@ def fill_disk(cue: Cue, *, times: int = 1) -> None:
     store._tables.use(_FailingConnection(store._tables.connection, "ROLLBACK", times, apsw.FullError))
 
 
-def _store_of(cue: Cue) -> SqliteStore:
+def _store_of(cue: Cue) -> SqlStore:
     # Imported here: virtual time works also on systems where a queue in a file does not.
-    from runcue.stores.sqlite.store import SqliteStore
+    from runcue.stores.sql.store import SqlStore
+    from runcue.stores.sqlite.store import FileDatabase
 
     store = None if cue._system is None else cue._system.store
-    if not isinstance(store, SqliteStore):
+    if not (isinstance(store, SqlStore) and isinstance(store._database, FileDatabase)):
         raise ConfigError("Disk faults need an open Cue with a queue in a file.")
     return store
 

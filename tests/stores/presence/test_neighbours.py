@@ -17,18 +17,18 @@ from runcue.core.schedule.plan import Plan
 from runcue.stores.presence import peer_monitor
 from runcue.stores.presence.peer_monitor import EndLeftovers, Trouble
 from runcue.stores.presence.posix import Presence, Turnstile, side_directory
-from runcue.stores.sqlite.store import SqliteStore
+from runcue.stores.sqlite.store import sqlite_store
 from runcue.testing.manual_turns import Hand, pending
 from tests.patience import until
 from tests.stores.beside import PATIENCE
 
 WORKER = """
 import asyncio, sys
-from runcue.stores.sqlite.store import SqliteStore
+from runcue.stores.sqlite.store import sqlite_store
 from runcue.testing.manual_turns import Hand, pending
 
 async def main():
-    store = SqliteStore(sys.argv[1], durability="relaxed", lease=30.0)
+    store = sqlite_store(sys.argv[1], durability="relaxed", lease=30.0)
     hand = Hand(store, {})
     await hand.join()
     await hand.write(pending(100))
@@ -43,7 +43,7 @@ class Watching:
     """A store that notes who it loses."""
 
     def __init__(self, path: Path, end_leftovers: EndLeftovers | None = None) -> None:
-        self.store = SqliteStore(str(path), durability="relaxed", lease=30.0, end_leftovers=end_leftovers)
+        self.store = sqlite_store(str(path), durability="relaxed", lease=30.0, end_leftovers=end_leftovers)
         self.hand = Hand(self.store, {})
         self.lost: list[str] = []
         self.looks = 0

@@ -13,7 +13,7 @@ from runcue import Cue, Reader, StorageCorrupt, WorkState
 from runcue.core.model.lifecycle import finished, started
 from runcue.core.model.record import Record
 from runcue.ports import Turn
-from runcue.stores.sqlite.store import SqliteStore
+from runcue.stores.sqlite.store import sqlite_store
 from runcue.testing import run
 from runcue.testing.manual_turns import NOW, Hand, pending
 from tests.handlers import no_op
@@ -25,7 +25,7 @@ PATIENCE = 240.0
 
 @asynccontextmanager
 async def hand_on(path: Path, kept: dict[str, Record] | None = None) -> AsyncIterator[Hand]:
-    store = SqliteStore(str(path), durability="relaxed", lease=30.0)
+    store = sqlite_store(str(path), durability="relaxed", lease=30.0)
     try:
         yield Hand(store, {} if kept is None else kept)
     finally:

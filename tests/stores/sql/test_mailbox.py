@@ -18,15 +18,17 @@ from runcue.core.model.state import Overdue
 from runcue.core.schedule.plan import Cancel, Plan
 from runcue.errors import StorageFull, StoreError
 from runcue.ports import Outgoing, Takeover, Turn
-from runcue.stores.sqlite.store import SqliteStore
+from runcue.stores.sql.store import SqlStore
+from runcue.stores.sqlite.store import sqlite_store
+from runcue.stores.sqlite.transaction import FileTransaction
 from runcue.testing.faults import _FailingConnection
 from runcue.testing.manual_turns import NOW, Hand, pending
 
 
 @asynccontextmanager
-async def pair(path: Path) -> AsyncIterator[tuple[Hand, SqliteStore]]:
+async def pair(path: Path) -> AsyncIterator[tuple[Hand, SqlStore]]:
     """One who decides, and the store of another."""
-    stores = [SqliteStore(str(path / "queue.db"), durability="relaxed", lease=30.0) for _ in range(2)]
+    stores = [sqlite_store(str(path / "queue.db"), durability="relaxed", lease=30.0) for _ in range(2)]
     one = Hand(stores[0], {})
     try:
         await one.turn()
@@ -36,7 +38,7 @@ async def pair(path: Path) -> AsyncIterator[tuple[Hand, SqliteStore]]:
             await store.close()
 
 
-async def give(one: Hand, store: SqliteStore, seq: int = 1) -> Record:
+async def give(one: Hand, store: SqlStore, seq: int = 1) -> Record:
     """Have a start decided for the other."""
     running = started(pending(seq), seq, NOW, store.worker, f"running/{store.worker}")
 
@@ -48,7 +50,7 @@ async def give(one: Hand, store: SqliteStore, seq: int = 1) -> Record:
     return running
 
 
-def ail(store: SqliteStore, instead: str, error: type[apsw.Error] = apsw.IOError) -> None:
+def ail(store: SqlStore, instead: str, error: type[apsw.Error] = apsw.IOError) -> None:
     store._tables.use(_FailingConnection(store._tables.connection, instead, 1, error))
 
 
@@ -92,7 +94,7 @@ async def test_a_post_is_there_though_the_letters_beside_it_cannot_be_read(
     async with pair(tmp_path) as (one, store):
         running = await give(one, store)
         with monkeypatch.context() as patch:
-            patch.setattr(store._tables, "received", unreadable)
+            patch.setattr(store._tables.mailbox, "received", unreadable)
             received = await store.exchange(Outgoing(1, [Cancel("w1")]))
             assert (received.is_whole, received.unread, received.plan.start) == (False, {1}, [])
             with pytest.raises(StoreError, match="disk I/O error"):
@@ -109,7 +111,7 @@ async def test_starts_that_may_have_been_read_in_vain_come_again_too_late_to_beg
         running = await give(one, store)
         ail(store, "COMMIT")
         with monkeypatch.context() as patch:
-            patch.setattr(SqliteStore, "_is_committed", lambda *given: False)
+            patch.setattr(FileTransaction, "_is_committed", lambda *given: False)
             with pytest.raises(StoreError, match="unknown"):
                 await store.exchange(None)
         plan = (await store.exchange(None)).plan
@@ -127,7 +129,7 @@ async def test_what_was_to_be_stopped_is_told_anew_to_who_may_have_missed_it(tmp
         await one.turn(change)
         received = await store.exchange(None)
         assert (received.given_up, received.has_missed) == ([], False)
-        store._tables.letters_may_be_lost()
+        store._tables.mailbox.letters_may_be_lost()
         received = await store.exchange(None)
         assert (received.given_up, received.has_missed) == ([("w7", 7)], True)
         received = await store.exchange(None)
@@ -193,16 +195,17 @@ async def test_what_a_turn_started_that_failed_and_was_kept_is_begun_though_anot
 ) -> None:
     """It failed after its commit: nobody here has heard what it started."""
     async with pair(tmp_path) as (one, other):
-        ours, make_last = one.shared, one.store._sync_log  # type: ignore[attr-defined]
+        ours, turns = one.shared, one.store._database.transaction  # type: ignore[attr-defined]
+        sync = turns._sync_log
         running = started(pending(1), 1, NOW, ours.me().id, f"running/{ours.me().id}")
 
         def failing() -> None:
             raise StoreError("the disk said no")
 
-        monkeypatch.setattr(ours, "_sync_log", failing)
+        monkeypatch.setattr(turns, "_sync_log", failing)
         with pytest.raises(StoreError):
             await one.turn(lambda plan, turn: one.put(plan, running))
-        monkeypatch.setattr(ours, "_sync_log", make_last)
+        monkeypatch.setattr(turns, "_sync_log", sync)
         theirs = Hand(other, {running.id: running})
         await theirs.turn(takeover=Takeover(ours.me().id))
         received = await ours.exchange(None)

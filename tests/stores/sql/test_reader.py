@@ -28,7 +28,9 @@ from runcue.errors import (
 )
 from runcue.executors.command.output import stem
 from runcue.stores.presence import posix as presence
+from runcue.stores.sql.records import Records
 from runcue.stores.sql.tables import Tables
+from runcue.stores.sql.units import Units
 from runcue.stores.sqlite.schema import VERSION
 from runcue.stores.sqlite.statements import SQLITE
 from runcue.testing import run, settle
@@ -233,15 +235,15 @@ def test_not_all_of_a_long_queue_is_read_to_explain_its_last_work(
         await cue.close()
 
     run(main())
-    page, read = Tables.page, 0
+    page, read = Records.page, 0
 
-    def counted(tables: Tables, *wanted: Any) -> Any:
+    def counted(records: Records, *wanted: Any) -> Any:
         nonlocal read
-        found = page(tables, *wanted)
+        found = page(records, *wanted)
         read += len(found)
         return found
 
-    monkeypatch.setattr(Tables, "page", counted)
+    monkeypatch.setattr(Records, "page", counted)
     with Reader(path) as reader:
         assert (reader.explain("w10").ahead, read < 600) == (10, True)
         assert reader.explain("w999").ahead == 999
@@ -673,22 +675,22 @@ def test_a_reader_sees_what_changes_while_others_come_and_go(path: Path) -> None
 
 def test_what_changes_under_a_readers_eyes_is_read_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used(path)
-    find, looks = Tables.find, 0
+    find, looks = Units.latest, 0
 
     async def change() -> None:
         cue = queue(path)
         await cue.submit("note", id="new")
         await cue.close()
 
-    def looked(tables: Tables, *wanted: Any) -> Any:
+    def looked(units: Units, *wanted: Any) -> Any:
         nonlocal looks
         looks += 1
-        found = find(tables, *wanted)
+        found = find(units, *wanted)
         if looks == 1:
             run(change())
         return found
 
-    monkeypatch.setattr(Tables, "find", looked)
+    monkeypatch.setattr(Units, "latest", looked)
     with Reader(path) as reader:
         assert reader.list(limit=1)[0].id == "new"
         assert looks == 2
@@ -697,13 +699,13 @@ def test_what_changes_under_a_readers_eyes_is_read_again(path: Path, monkeypatch
 def test_a_file_that_never_rests_is_an_error_in_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     used(path)
     times = iter(range(1, 10**6))
-    find = Tables.find
+    find = Units.latest
 
-    def touched(tables: Tables, *wanted: Any) -> Any:
+    def touched(units: Units, *wanted: Any) -> Any:
         os.utime(path, ns=(0, next(times)))
-        return find(tables, *wanted)
+        return find(units, *wanted)
 
-    monkeypatch.setattr(Tables, "find", touched)
+    monkeypatch.setattr(Units, "latest", touched)
     with Reader(path) as reader, pytest.raises(StorageBusy, match="changes faster"):
         reader.list()
 

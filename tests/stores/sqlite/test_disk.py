@@ -25,7 +25,7 @@ from runcue.testing.manual_turns import pending
 from tests.patience import until
 from tests.stores import hands
 from tests.stores.beside import PATIENCE
-from tests.stores.hands import change
+from tests.stores.hands import change, inside
 
 hand_on = partial(hands.hand_on, durability="full")
 
@@ -119,7 +119,7 @@ async def test_what_a_turn_wrote_is_synced_when_the_next_process_may_take_its_tu
         assert syncs.while_syncing == [True]
         assert syncs.files == {"queue.db-wal"}
         turnstile.close()
-        [(mode,)] = store._connection.execute("PRAGMA synchronous")
+        [(mode,)] = store._tables.connection.execute("PRAGMA synchronous")
         assert mode == 1, "a commit itself only writes"
         syncs.ask = None
 
@@ -270,7 +270,7 @@ async def test_a_commit_that_could_not_be_synced_is_unknown_and_the_log_is_writt
     monkeypatch.setattr(wal_sync, "CHUNK", 1000)
     async with hand_on(path) as (hand, store):
         await hand.write(pending(1))
-        another, connection = apsw.Connection(str(path)), store._connection
+        another, connection = apsw.Connection(str(path)), store._tables.connection
         syncs.broken = True
         with pytest.raises(StoreError, match=r"unknown \(Input/output error\).*same idempotency_key"):
             await hand.write(pending(2))
@@ -288,7 +288,7 @@ async def test_a_commit_that_could_not_be_synced_is_unknown_and_the_log_is_writt
         assert log.read_bytes() == before
         assert [place for place, _ in written] == list(range(0, len(before), 1000))
         assert sum(length for _, length in written) == len(before)
-        assert store._connection is not connection
+        assert store._tables.connection is not connection
         assert await store.get("w2") == pending(2), "it was kept after all"
         assert await store.get("w3") is None, "nothing is built on what may not last"
         written.clear()
@@ -364,12 +364,12 @@ async def test_nothing_is_copied_into_the_file_of_a_log_that_could_not_be_synced
         await hand.write(pending(1))
         syncs.broken = True
         before = path.read_bytes()
-        store._log._copy()
+        inside(store)._log._copy()
         assert path.read_bytes() == before
         assert "the log cannot be copied beside the turns" in caplog.text
         syncs.broken = False
         await hand.look(lambda turn: None)
-        store._log._copy()
+        inside(store)._log._copy()
         assert path.read_bytes() != before
 
 

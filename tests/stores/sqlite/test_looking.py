@@ -17,12 +17,12 @@ from runcue.core.views.query import Query
 from runcue.errors import StorageBusy, StorageReplaced, StoreError
 from runcue.stores.presence.posix import Turnstile, is_alive, side_directory
 from runcue.stores.sql import store as sql_store
+from runcue.stores.sql.store import SqlStore
 from runcue.stores.sql.store_thread import LEND_AFTER, StoreThread, Ticket
 from runcue.stores.sqlite import file as files
-from runcue.stores.sqlite import store as sqlite_store
-from runcue.stores.sqlite.store import SqliteStore
+from runcue.stores.sqlite import transaction
 from runcue.testing.manual_turns import NOW, Hand, pending
-from tests.stores.hands import opened
+from tests.stores.hands import inside, opened
 
 PATIENCE = 240.0
 
@@ -82,7 +82,9 @@ async def test_nothing_is_left_beside_the_file_of_who_asked_and_left(path: Path)
 async def test_who_asks_cannot_write(path: Path) -> None:
     store = opened(path)
     with pytest.raises(StoreError, match="read-only"):
-        await store._read_connection.ask(lambda tables: tables.connection.execute("DELETE FROM work_units"))
+        await inside(store)._read_connection.ask(
+            lambda tables: tables.connection.execute("DELETE FROM work_units")
+        )
     await store.close()
 
 
@@ -96,7 +98,7 @@ async def test_who_asks_after_trouble_is_answered_through_a_new_connection(path:
         raise apsw.IOError("disk I/O error")
 
     with pytest.raises(StoreError, match="cannot be read or written"):
-        await store._read_connection.ask(fail)
+        await inside(store)._read_connection.ask(fail)
     assert await store.get("w1") == pending(1)
     with pytest.raises(apsw.ConnectionClosedError):
         asked[0].execute("SELECT 1")
@@ -105,9 +107,9 @@ async def test_who_asks_after_trouble_is_answered_through_a_new_connection(path:
 
 async def test_who_asks_a_store_that_was_closed_is_told_so(path: Path) -> None:
     store = opened(path)
-    store._read_connection.close()
+    inside(store)._read_connection.close()
     with pytest.raises(StoreError, match="is closed"):
-        store._read_connection._looked(lambda tables: None)
+        inside(store)._read_connection._looked(lambda tables: None)
     await store.close()
 
 
@@ -157,7 +159,7 @@ async def test_a_look_that_stumbles_over_a_file_that_was_moved_away_says_that_it
         raise apsw.IOError("disk I/O error")
 
     with pytest.raises(StorageReplaced):
-        await store._read_connection.ask(stumble)
+        await inside(store)._read_connection.ask(stumble)
     store.abandon()
 
 
@@ -188,7 +190,7 @@ async def test_an_idle_process_takes_no_turns_while_its_file_is_there(
 # --- A loop that is gone --------------------------------------------------------------------------
 
 
-async def left_running(path: Path, **options: Any) -> SqliteStore:
+async def left_running(path: Path, **options: Any) -> SqlStore:
     store = opened(path, **options)
     hand = Hand(store, {})
     await hand.join()
@@ -217,7 +219,7 @@ def test_who_lost_its_loop_is_dead_to_the_others(path: Path, loop: asyncio.Abstr
 
 @pytest.mark.usefixtures("quick")
 def test_who_lost_its_loop_and_ran_nothing_signs_off(path: Path, loop: asyncio.AbstractEventLoop) -> None:
-    async def idle() -> SqliteStore:
+    async def idle() -> SqlStore:
         store = opened(path, is_at_work=lambda: False)
         await Hand(store, {}).write(pending(1))
         return store
@@ -249,10 +251,10 @@ def test_a_store_that_was_closed_while_others_held_the_turn_is_let_go_though_its
     loop: asyncio.AbstractEventLoop, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sql_store, "CLOSING", 0.01)
-    monkeypatch.setattr(sqlite_store, "PATIENCE", 0.01)
+    monkeypatch.setattr(transaction, "PATIENCE", 0.01)
     turnstile = Turnstile(side_directory(path))
 
-    async def leave() -> SqliteStore:
+    async def leave() -> SqlStore:
         store = opened(path)
         await Hand(store, {}).write(pending(1))
         assert turnstile.acquire()

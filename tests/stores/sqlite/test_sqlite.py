@@ -25,18 +25,19 @@ from runcue.engine.bus import Bus
 from runcue.errors import StorageBusy, StorageCorrupt, StorageFull, StorageReplaced, StoreError
 from runcue.ports import Turn
 from runcue.stores.presence.posix import Presence, Turnstile, is_alive, side_directory
-from runcue.stores.sql import pruning, tables
+from runcue.stores.sql import mailbox, pruning
 from runcue.stores.sql import store as sql_store
+from runcue.stores.sql.store import SqlStore
 from runcue.stores.sqlite import file as files
-from runcue.stores.sqlite import store as sqlite_store
+from runcue.stores.sqlite import store as file_store
+from runcue.stores.sqlite import transaction
 from runcue.stores.sqlite.file import open_file
-from runcue.stores.sqlite.store import SqliteStore
 from runcue.testing import run
 from runcue.testing.manual_turns import NOW, Hand, pending
 from tests.handlers import no_op
 from tests.patience import until
 from tests.stores.beside import PATIENCE
-from tests.stores.hands import change, hand_on, opened
+from tests.stores.hands import change, hand_on, inside, opened
 
 SHELF = "ready/call"
 
@@ -166,7 +167,7 @@ class Unwell:
         return self._connection.execute(statement, bindings)
 
 
-def make_unwell(store: SqliteStore, statement: str, instead: str = "") -> Unwell:
+def make_unwell(store: SqlStore, statement: str, instead: str = "") -> Unwell:
     unwell = Unwell(store._tables.connection, statement, instead)
     store._tables.use(unwell)
     return unwell
@@ -224,7 +225,7 @@ async def test_a_commit_of_which_nothing_can_be_learnt_is_unknown(
         make_unwell(store, "COMMIT", "ROLLBACK")
         with monkeypatch.context() as patch:
             patch.setattr(
-                sqlite_store, "open_file", lambda *_, **__: (_ for _ in ()).throw(StoreError("no disk"))
+                transaction, "open_file", lambda *_, **__: (_ for _ in ()).throw(StoreError("no disk"))
             )
             with pytest.raises(StoreError, match="unknown"):
                 await hand.write(pending(2))
@@ -247,7 +248,7 @@ async def test_a_connection_that_could_not_write_is_exchanged(path: Path) -> Non
 async def test_no_connection_is_made_to_another_file_of_the_same_name(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_store, "CHECK_EVERY", 1000.0)
+    monkeypatch.setattr(file_store, "CHECK_EVERY", 1000.0)
     store = opened(path)
     hand = Hand(store, {})
     await hand.write(pending(1))
@@ -269,7 +270,7 @@ async def test_a_turn_that_was_refused_begins_anew_and_what_is_wrong_stays_so(
     store = opened(path)
     hand = Hand(store, {})
     await hand.write(pending(1))
-    store._looked_at = 0.0
+    inside(store)._looked_at = 0.0
     path.rename(tmp_path / "moved.db")
     for _ in range(3):
         with pytest.raises(StorageReplaced):
@@ -284,13 +285,13 @@ async def test_a_turn_that_was_refused_begins_anew_and_what_is_wrong_stays_so(
 async def test_who_waits_for_the_turn_in_vain_is_told_what_to_do(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_store, "PATIENCE", 0.01)
+    monkeypatch.setattr(transaction, "PATIENCE", 0.01)
     async with hand_on(path) as (one, store), hand_on(path) as (other, _):
         await one.write(pending(1))
-        assert store._turnstile.acquire(0.0)
+        assert inside(store)._turnstile.acquire(0.0)
         with pytest.raises(StorageBusy, match="stopped or hanging process"):
             await other.write(pending(2))
-        store._turnstile.release()
+        inside(store)._turnstile.release()
 
 
 async def test_a_turn_that_was_given_up_is_not_taken_when_it_comes(
@@ -310,10 +311,10 @@ async def test_a_turn_that_was_given_up_is_not_taken_when_it_comes(
             tries.append(timeout)
             return acquire(self, timeout)
 
-        assert store._turnstile.acquire(0.0)
+        assert inside(store)._turnstile.acquire(0.0)
         monkeypatch.setattr(Turnstile, "acquire", noted)
         with monkeypatch.context() as patch:
-            patch.setattr(sqlite_store, "PATIENCE", 0.01)
+            patch.setattr(transaction, "PATIENCE", 0.01)
             for number in (1, 2):  # the second waits behind the first, in the same thread
                 with pytest.raises(StorageBusy):
                     await other.look(decide(number))
@@ -324,7 +325,7 @@ async def test_a_turn_that_was_given_up_is_not_taken_when_it_comes(
         last = asyncio.ensure_future(other.look(decide(4)))
         await asyncio.sleep(0.01)
         assert decided == []
-        store._turnstile.release()
+        inside(store)._turnstile.release()
         await last
         assert decided == [4]
         assert len(tries) == 3, "who was given up while another was waited for is not waited for at all"
@@ -335,18 +336,18 @@ async def test_a_turn_that_was_given_up_is_not_taken_when_it_comes(
 async def test_closing_does_not_wait_for_ever_for_a_turn_that_another_process_holds(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sqlite_store, "PATIENCE", 0.01)
+    monkeypatch.setattr(transaction, "PATIENCE", 0.01)
     monkeypatch.setattr(sql_store, "CLOSING", 0.01)
     async with hand_on(path) as (one, store):
         await one.write(pending(1))
         other = opened(path)
-        assert store._turnstile.acquire(0.0)
+        assert inside(store)._turnstile.acquire(0.0)
         with pytest.raises(StorageBusy):
             await Hand(other, {}).look(lambda turn: None)
         await other.close()
         assert told(caplog, "is closed when its turn comes")
         assert is_alive(side_directory(path), other.worker), "its thread still waits"
-        store._turnstile.release()
+        inside(store)._turnstile.release()
         await until(lambda: not is_alive(side_directory(path), other.worker))
 
 
@@ -386,12 +387,12 @@ async def test_a_queue_that_somebody_writes_to_can_be_opened_meanwhile(path: Pat
 async def test_what_was_made_is_taken_back_when_opening_fails(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(tables: tables.Tables) -> None:
+    def fail(found: mailbox.Workers) -> None:
         raise apsw.BusyError("busy")
 
     before = heartbeats()
     with monkeypatch.context() as patch:
-        patch.setattr(tables.Tables, "workers", fail)
+        patch.setattr(mailbox.Workers, "all", fail)
         with pytest.raises(StorageBusy):
             opened(path)
     assert heartbeats() == before

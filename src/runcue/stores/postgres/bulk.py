@@ -91,6 +91,17 @@ def _names(amount: int) -> tuple[str, ...]:
     return tuple(f"c{number}" for number in range(amount))
 
 
+class ByKey:
+    """One statement for rows of one value each, which it takes as a list."""
+
+    def __init__(self, statement: str) -> None:
+        self._statement = statement
+
+    def sent(self, rows: Iterable[Row]) -> tuple[str, list[Any]]:
+        """The statement for these rows, and its bindings."""
+        return self._statement, [[value for (value,) in rows]]
+
+
 def inserting(
     table: str, columns: Iterable[str], usual: Mapping[str, Any] | None = None, *, own: Own = ()
 ) -> Bulk:

@@ -28,7 +28,7 @@ from psycopg.types.string import TextLoader
 from runcue.errors import RuncueError, StorageBusy, StorageFull, StorageReplaced, StoreError
 from runcue.host.shortage import no_files
 from runcue.stores.postgres.address import Address
-from runcue.stores.postgres.bulk import Bulk
+from runcue.stores.postgres.bulk import Bulk, ByKey
 from runcue.stores.postgres.texts import escaped, unescaped
 from runcue.stores.postgres.watch import Watch
 
@@ -161,7 +161,7 @@ class Link:
         """Send a statement."""
         return self._sent(statement, [_plain(value) for value in bindings])
 
-    def executemany(self, statement: str | Bulk, rows: Iterable[Sequence[Any]]) -> None:
+    def executemany(self, statement: str | Bulk | ByKey, rows: Iterable[Sequence[Any]]) -> None:
         """Send a statement for each of these rows, or one for all of them."""
         if isinstance(statement, str):
             for row in rows:
@@ -393,6 +393,15 @@ def unknown(error: Exception, address: Address) -> StoreError:
     return StoreError(
         f"The connection to {address.shown} was lost in a commit ({translate(error, address)}): "
         "whether it lasts is unknown. Submit again with the same idempotency_key or id.",
+        address.plain,
+    )
+
+
+def lost_commits(address: Address) -> StoreError:
+    """The error of a queue that has lost commits that were seen before: an older copy came into its place."""
+    return StoreError(
+        f"{address.shown} has lost commits that it had answered, as an older copy of it would. What is there is read "
+        "anew.",
         address.plain,
     )
 

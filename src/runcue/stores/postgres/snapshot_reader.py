@@ -22,7 +22,7 @@ from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import ONE_MOMENT, Link, cause_of, is_gone, translate
 from runcue.stores.postgres.place import boot_of, check_place, place_of
-from runcue.stores.postgres.tables import PostgresTables
+from runcue.stores.postgres.statements import POSTGRES
 from runcue.stores.postgres.texts import escaped
 from runcue.stores.presence import posix as presence
 from runcue.stores.sql import health, jobs_view
@@ -69,7 +69,7 @@ class PostgresSnapshotReader:
                 link = self._link = self._link or self._connected()
                 try:
                     self._begin(link)
-                    found = look(PostgresTables(link))
+                    found = look(Tables(link, POSTGRES))
                 except BaseException:
                     link.undo()
                     raise

@@ -5,16 +5,20 @@ SQLite likes one statement for each row, and costs nothing between two statement
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
 
 from runcue.core.model.record import WorkState
-from runcue.stores.postgres.bulk import inserting, updating
+from runcue.stores.postgres.bulk import ByKey, inserting, updating
 from runcue.stores.postgres.texts import escaped
 from runcue.stores.sql import columns, statements
-from runcue.stores.sql.connection import Row
-from runcue.stores.sql.mailbox import MOST_SIGNS
+from runcue.stores.sql.connection import Connection, Row
+from runcue.stores.sql.inbox import MOST_SIGNS
 from runcue.stores.sql.statements import SELECT, Dialect
+
+_decode = msgspec.json.Decoder(list[list[dict[str, Any]] | None]).decode
 
 
 def any_of(column: str, texts: Iterable[str], first: int = 1) -> Iterator[tuple[str, Row]]:
@@ -22,6 +26,13 @@ def any_of(column: str, texts: Iterable[str], first: int = 1) -> Iterator[tuple[
     wanted = [escaped(text) for text in texts]
     if wanted:
         yield f"{column} = ANY(${first})", (wanted,)
+
+
+def ask(connection: Connection, questions: Sequence[str]) -> list[list[Any]]:
+    """All in one statement, as one text: each statement of its own would cost as much as all of them."""
+    parts = ", ".join(f"(SELECT json_agg(q) FROM ({statement}) AS q)" for statement in questions)
+    [(text,)] = connection.execute(f"SELECT json_build_array({parts})::text").fetchall()
+    return [[tuple(found.values()) for found in answer or ()] for answer in _decode(text)]
 
 
 _INBOX: Final = (
@@ -49,13 +60,14 @@ POSTGRES: Final = Dialect(
     insert_attempt=inserting("attempts", columns.ATTEMPT),
     insert_grant=inserting("service_log", columns.GRANT),
     insert_letter=inserting("letters", columns.LETTER),
+    delete_post=ByKey("DELETE FROM inbox WHERE id = ANY($1)"),
     # By the index of shelves alone: of two parts joined, PostgreSQL would read and sort all that is left.
     page=f"{SELECT} WHERE shelf = $1 AND (place, seq) > ($2, $3) ORDER BY place, seq LIMIT $4",
     oldest=f"{SELECT} WHERE seq > $1 AND state = 'pending' ORDER BY seq LIMIT $2",
     submitted="SELECT at, body FROM inbox WHERE strpos(body, $1) > 0 ORDER BY id",
-    inbox=INBOX,
-    version="",
     config="SELECT key, value FROM config WHERE value IS NOT NULL",
+    ask=ask,
+    spare=20,
     any_of=any_of,
     by_state={
         None: "WHERE true",
@@ -115,7 +127,6 @@ COMMITTED: Final = (
     "INSERT INTO commits VALUES ($1, $2) ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn"
 )
 LAST_COMMIT: Final = "SELECT turn FROM commits WHERE worker = $1"
-POSTS_DELETE: Final = "DELETE FROM inbox WHERE id = ANY($1)"
 FORGET: Final = ("DELETE FROM commits WHERE worker = ANY($1)", "DELETE FROM beats WHERE worker = ANY($1)")
 """What is stored of workers besides their row."""
 BEAT: Final = (

@@ -11,7 +11,7 @@ from runcue.stores.sql.statements import SELECT, Dialect
 
 
 def statement(query: Query, dialect: Dialect) -> tuple[str, list[Any]]:
-    """The statement for this query, and its bindings; the limit is for whoever reads the rows."""
+    """The statement for this query, and its bindings; it may find more rows than are asked for."""
     bindings: list[Any] = []
 
     def bound(value: object) -> str:
@@ -32,4 +32,5 @@ def statement(query: Query, dialect: Dialect) -> tuple[str, list[Any]]:
     if query.search is not None:  # a text is searched among the newest only
         where.append(f"seq > {last} - 1 - {SEARCHED}")
         where.append(dialect.search.format(bound(query.search)))
-    return f"{SELECT} {' AND '.join(where)} ORDER BY seq DESC", bindings
+    limit = "" if dialect.spare is None else f" LIMIT {query.limit + dialect.spare}"
+    return f"{SELECT} {' AND '.join(where)} ORDER BY seq DESC{limit}", bindings

@@ -9,63 +9,52 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from runcue.core.model.events import Event
 from runcue.core.model.record import Record, WorkState
 from runcue.core.model.state import Grant, Head
 from runcue.core.schedule.plan import Key, ReadRequest, ReadResult, Spent
-from runcue.core.views.query import Query, by_task
 from runcue.errors import StorageCorrupt
-from runcue.stores.sql import codec, finding, journal, statements, states
+from runcue.stores.sql import codec, journal, statements, states
 from runcue.stores.sql.columns import COLUMNS
-from runcue.stores.sql.connection import Connection, Row, Rows, rows_of
+from runcue.stores.sql.connection import Row
 from runcue.stores.sql.quarantine import Quarantine
-from runcue.stores.sql.statements import Dialect
+from runcue.stores.sql.session import Session
 
 BEFORE_ALL: Key = (float("-inf"), 0)
 
 
 class Records:
-    """What is read through one connection. `may_take` says that turns may put damaged rows into quarantine."""
+    """What is read through one connection. In turns, damaged rows are put into quarantine."""
 
-    def __init__(self, connection: Connection, dialect: Dialect, *, may_take: bool) -> None:
-        self.use(connection)
-        self._dialect = dialect
-        self._may_take = may_take
-        self._quarantine = Quarantine()
-
-    def use(self, connection: Connection) -> None:
-        """Go on with another connection to the same queue."""
-        self.connection: Any = connection  # of either database
-        self._execute: Callable[..., Rows] = connection.execute
+    def __init__(self, session: Session, quarantine: Quarantine) -> None:
+        self._session = session
+        self._quarantine = quarantine
+        self._may_take = True
 
     def head(self) -> Head:
         """The counters."""
-        return states.read_head(self._one(statements.HEAD_SELECT))
+        return states.read_head(self._session.one(statements.HEAD_SELECT))
 
     def revision(self) -> int | None:
         """The revision that is being read; None when the counters are damaged."""
-        found = self._one(statements.REVISION)[0]
+        found = self._session.one(statements.REVISION)[0]
         return found if type(found) is int else None
 
     def records(self, statement: str, bindings: Row = ()) -> list[Record]:
         """The records that a statement finds, but for those that are damaged."""
-        return list(self._sound(list(self._works(statement, bindings))))
+        return list(self.sound(list(self._session.units(statement, bindings))))
 
-    def _works(self, statement: str, bindings: Any) -> Iterator[Row]:
-        """The rows of SELECT that a statement finds."""
-        return rows_of(self.connection, statement, bindings, COLUMNS)
-
-    def _sound(self, rows: Iterable[Row]) -> Iterator[Record]:
+    def sound(self, rows: Iterable[Row]) -> Iterator[Record]:
+        """The records in rows of SELECT, but for those that are damaged."""
         for row in rows:
             try:
-                yield self._record(row)
+                yield self.read_row(row)
             except StorageCorrupt as error:
                 self._quarantine.name(row, error)
-                if self._may_take and self.connection.in_transaction:
-                    self._quarantine.take(self.connection, row)
+                if self._may_take and self._session.is_turn:
+                    self._quarantine.take(self._session.connection, row)
 
     def _filled(
         self, fetch: Callable[[Key, int], Iterable[Row]], column: str, after: Key, limit: int
@@ -75,22 +64,23 @@ class Records:
         while limit > len(found):
             asked = limit - len(found)
             rows = list(fetch(after, asked))
-            found += self._sound(rows)
+            found += self.sound(rows)
             if len(rows) < asked:
                 break
             after = (rows[-1][COLUMNS.index(column)], rows[-1][1])
         return found
 
-    def _record(self, row: Row) -> Record:
+    def read_row(self, row: Row) -> Record:
+        """The record in a row of SELECT; raises when it is damaged."""
         if not row[-1] or type(row[-1]) is not int:
             return codec.read_row(row)
-        lines = self._execute(statements.ATTEMPT_SELECT, (row[0], row[-1]))
+        lines = self._session.execute(statements.ATTEMPT_SELECT, (row[0], row[-1]))
         return codec.read_row(row, codec.read_attempts(row[0], lines))
 
     def one(self, work_id: str) -> Record | None:
         """That unit; raises when it is damaged."""
-        rows = list(self._works(statements.SELECT_ONE, (work_id,)))
-        return self._record(rows[0]) if rows else None
+        rows = list(self._session.units(statements.SELECT_ONE, (work_id,)))
+        return self.read_row(rows[0]) if rows else None
 
     def running(self, worker: str) -> list[Record]:
         """What this worker runs."""
@@ -98,15 +88,23 @@ class Records:
 
     def by_id(self, ids: Iterable[str]) -> dict[str, Record]:
         """These units, but for those that are unknown or damaged."""
-        found = self._dialect.any_of("id", ids)
+        found = self._session.dialect.any_of("id", ids)
         parts = (self.records(f"{statements.SELECT} WHERE {where}", bindings) for where, bindings in found)
         return {record.id: record for part in parts for record in part}
+
+    def peek(self, ids: list[str]) -> dict[str, Record]:
+        """These units, but for those that are unknown or damaged, which stay where they are."""
+        self._may_take = False
+        try:
+            return self.by_id(ids) if ids else {}
+        finally:
+            self._may_take = True
 
     def forgotten(self, ids: Iterable[str]) -> dict[str, WorkState]:
         """How those of these units ended that were deleted, where that is still needed."""
         found: dict[str, WorkState] = {}
-        for where, bindings in self._dialect.any_of("id", ids):
-            rows = self._execute(statements.FORGOTTEN.format(where), bindings)
+        for where, bindings in self._session.dialect.any_of("id", ids):
+            rows = self._session.execute(statements.FORGOTTEN.format(where), bindings)
             found.update((name, codec.read_state(name, state)) for name, state in rows)
         return found
 
@@ -122,7 +120,7 @@ class Records:
     def _owners(self, keys: Iterable[str]) -> dict[str, Record]:
         """The newest unit with each of these idempotency keys."""
         found: dict[str, Record] = {}
-        for where, bindings in self._dialect.any_of("idempotency_key", keys):
+        for where, bindings in self._session.dialect.any_of("idempotency_key", keys):
             records = self.records(f"{statements.SELECT} WHERE {where} ORDER BY seq", bindings)
             found.update((str(one.spec.idempotency_key), one) for one in records)
         return found
@@ -131,32 +129,32 @@ class Records:
         """The next records of a shelf."""
 
         def fetch(after: Key, amount: int) -> Iterable[Row]:
-            return self._works(self._dialect.page, (shelf, *after, amount))
+            return self._session.units(self._session.dialect.page, (shelf, *after, amount))
 
         return self._filled(fetch, "place", after or BEFORE_ALL, limit)
 
     def dependents(self, work_id: str) -> list[str]:
         """The ids of all units that ever depended on this one, in the order in which they were submitted."""
-        found = self._execute(statements.DEPENDENTS, (work_id,))
+        found = self._session.execute(statements.DEPENDENTS, (work_id,))
         return [name for (name,) in found]
 
     def watched(self, until: float, limit: int, after: Key | None = None) -> list[Record]:
         """Records that have to be looked at by a moment, most urgent first; the next after (time, number)."""
 
         def fetch(after: Key, amount: int) -> Iterable[Row]:
-            return self._works(statements.WATCHED, (*after, until, amount))
+            return self._session.units(statements.WATCHED, (*after, until, amount))
 
         return self._filled(fetch, "watch_at", after or BEFORE_ALL, limit)
 
     def next_watch(self, after: float) -> float:
         """When the next record after a moment has to be looked at; infinity when there is none."""
-        return read_watch(self._execute(statements.NEXT_WATCH, (after,)).fetchall())
+        return read_watch(self._session.execute(statements.NEXT_WATCH, (after,)).fetchall())
 
     def oldest(self, after: int, limit: int) -> list[Record]:
         """The pending records that came first, after that number."""
 
         def fetch(after: Key, amount: int) -> Iterable[Row]:
-            return self._works(self._dialect.oldest, (after[1], amount))
+            return self._session.units(self._session.dialect.oldest, (after[1], amount))
 
         return self._filled(fetch, "seq", (0.0, after), limit)
 
@@ -167,28 +165,19 @@ class Records:
             moments.setdefault(moment, []).append(name)
         found: list[Grant] = []
         for moment, names in moments.items():
-            for where, bindings in self._dialect.any_of("service", names, 2):
-                rows = self._execute(statements.STARTS.format(where), (moment, *bindings))
+            for where, bindings in self._session.dialect.any_of("service", names, 2):
+                rows = self._session.execute(statements.STARTS.format(where), (moment, *bindings))
                 found += map(states.read_grant, rows)
         return found
 
     def spent(self, work_id: str, service: str, since: float) -> dict[str, Spent]:
         """What was counted of each quantity ("": of calls) of a service for the latest start of a unit since then."""
-        rows = self._execute(statements.SPENT, (service, since, work_id)).fetchall()
+        rows = self._session.execute(statements.SPENT, (service, since, work_id)).fetchall()
         return {name: Spent(amount, at) for name, amount, at in rows}
 
     def started(self) -> list[str]:
         """The services of which anything was granted that is still in the log."""
-        return [name for (name,) in self._execute(statements.STARTED)]
-
-    def find(self, query: Query) -> list[Record]:
-        """The records that are asked for, newest first; a text is searched among the newest only."""
-        return list(islice(self._sound(self._works(*finding.statement(query, self._dialect))), query.limit))
-
-    def tally(self) -> dict[str, dict[str, int]]:
-        """How many units of each task are pending and running."""
-        rows: Any = self._execute(self._dialect.tally)
-        return by_task(rows)
+        return [name for (name,) in self._session.execute(statements.STARTED)]
 
     def events(self, after: int, limit: int) -> list[Event]:
         """Events after that number, in order: whole turns, at least `limit` events if there are so many.
@@ -199,13 +188,13 @@ class Records:
         after = max(0, after)
         if after >= head.told:
             return []
-        first: Any = self._execute(statements.EVENT_FIRST).fetchone()
+        first: Any = self._session.execute(statements.EVENT_FIRST).fetchone()
         start, at = first or (head.told + 1, head.now)
         found: list[Event] = []
         if start > after + 1:
             found.append(Event("gap", start - 1, at, data={"missed": start - 1 - after}))
             after = start - 1
-        rows = self._execute(statements.EVENTS, (after + 1, max(1, limit)))
+        rows = self._session.execute(statements.EVENTS, (after + 1, max(1, limit)))
         for body, first_seq, at in rows:
             found += [
                 event for event in journal.unpack(body, first_seq, at, self._result_of) if event.seq > after
@@ -218,11 +207,6 @@ class Records:
     def _result_of(self, work_id: str) -> Any:
         record = self.by_id([work_id]).get(work_id)
         return None if record is None else record.result
-
-    def _one(self, statement: str, bindings: tuple[Any, ...] = ()) -> tuple[Any, ...]:
-        row: Any = self._execute(statement, bindings).fetchone()
-        assert isinstance(row, tuple)
-        return row
 
 
 def read_watch(rows: Sequence[Row]) -> float:

@@ -17,7 +17,7 @@ import msgspec
 from runcue.core.model.record import WorkState
 from runcue.core.model.state import BreakerState, Head, Worker
 from runcue.stores.sql import columns
-from runcue.stores.sql.connection import Row
+from runcue.stores.sql.connection import Connection, Row
 
 
 def set_of(names: Sequence[str]) -> str:
@@ -47,7 +47,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """What one database is asked in its own words."""
 
     insert: Any
-    """INSERT of units; this and the next seven are for `executemany`."""
+    """INSERT of units; this and the next eight are for `executemany`."""
     insert_plain: Any
     """INSERT of units of which most columns are as usual (columns.PLAIN)."""
     start: Any
@@ -56,6 +56,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     insert_attempt: Any
     insert_grant: Any
     insert_letter: Any
+    delete_post: Any
 
     page: str
     """The next rows of a shelf ($1) after a place ($2) and a number ($3), $4 at most."""
@@ -63,12 +64,13 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """The first pending units after a number ($1), $2 at most."""
     submitted: str
     """The posts whose text has $1 in it."""
-    inbox: str
-    """The posts that were left first, $1 at most."""
-    version: str
-    """A number that changes when another connection has committed anything; nothing where a turn asks otherwise."""
     config: str
     """What the application stored, but for what is no text."""
+    ask: Callable[[Connection, Sequence[str]], list[list[Any]]]
+    """The rows that each of some statements finds."""
+    spare: int | None
+    """How many more rows than it needs a list asks for, since some may be damaged; None where rows are read one by
+    one, and it asks for all."""
     any_of: Callable[..., Iterator[tuple[str, Row]]]
     """Conditions under which a column is one of some texts, as many in each as one statement may name, with what is
     bound, which begins with $1 or another number: `any_of(column, texts, first=1)`."""

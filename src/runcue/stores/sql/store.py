@@ -10,12 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
-from abc import abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from runcue.core.model.events import Event
@@ -26,14 +22,21 @@ from runcue.core.views.query import Query
 from runcue.errors import ForkedConnection, StoreError, quoted
 from runcue.host.loops import post_to_loop, within
 from runcue.host.shortage import no_memory
-from runcue.ports import Clock, Decide, Outgoing, Received, Takeover
+from runcue.ports import Decide, Outgoing, Received, Takeover
 from runcue.stores.presence import posix as presence
-from runcue.stores.presence.peer_monitor import EndLeftovers, PeerMonitor, Trouble
+from runcue.stores.presence.peer_monitor import PeerMonitor
 from runcue.stores.presence.wakeup_debounce import WakeupDebounce
 from runcue.stores.presence.wakeups import Wakeups, sweep
 from runcue.stores.sql import codec
+from runcue.stores.sql.database import (
+    CRASH_AT,
+    Database,
+    StoreOptions,
+    Transaction,
+    commit_exchange,
+    crashpoint,
+)
 from runcue.stores.sql.housekeeping import Housekeeping
-from runcue.stores.sql.mailbox import Letter
 from runcue.stores.sql.pruning import Deleted, forget_files, prune
 from runcue.stores.sql.store_thread import StoreThread, Ticket
 from runcue.stores.sql.tables import Tables
@@ -45,20 +48,6 @@ PULSE = 2.0
 """Seconds between two checks of the queue and the loop."""
 CLOSING = 30.0
 """Seconds after which close() no longer waits for a turn that another process holds."""
-CRASH_AT = os.environ.get("RUNCUE_CRASH_AT", "")
-
-_passed: Counter[str] = Counter()
-
-
-def crashpoint(name: str) -> None:
-    """A place at which a test can kill this process: RUNCUE_CRASH_AT="name:3" does so at the third pass."""
-    if CRASH_AT:
-        wanted, _, number = CRASH_AT.partition(":")
-        _passed[name] += 1
-        if wanted == name and _passed[name] == int(number or 1):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
 Done = tuple[Plan | None, Received | None]
 """What this process decided, if it did; and what it read of what others decided."""
 
@@ -77,139 +66,70 @@ class TableTurn:
         posts: Sequence[Post] = (),
         given: frozenset[int] = frozenset(),
     ) -> None:
-        self.reader: TurnReader | None = tables
-        self.read = tables.read
+        self.reader: TurnReader | None = tables.reader
+        self.read = tables.records.read
         self.now = now
         self.wall = wall
         self.changes = changes
         self.posts = posts
-        self.has_more = tables.has_more
+        self.has_more = tables.inbox.has_more
         self.given = given
 
 
 class SqlStore:
-    """A queue in tables. What differs between databases is abstract here."""
+    """A queue in tables: takes turns on its database, and finds the other processes."""
 
     is_inline = False
 
-    clock: Clock
-    told: int
-    """The number of the last event before this process opened the queue."""
-    _tables: Tables
-    _presence: presence.Presence
-    _peer_monitor: PeerMonitor
-    _heart: presence.Heart | None
-
-    def __init__(
-        self,
-        place: str,
-        *,
-        lease: float,
-        retention: float | None,
-        log_retention: float,
-        is_on_loop: bool,
-        end_leftovers: EndLeftovers | None,
-        forget_files: Callable[[list[Deleted]], None] | None,
-        is_at_work: Callable[[], bool],
-    ) -> None:
-        """The store's thread calls `forget_files` to delete the files of these units beside the queue. The heart's
-        thread calls `is_at_work`: may a handler still run though the loop is closed? Then nobody may take its units.
-        """
-        self._place = place
-        self._lease = lease
-        self._retention = retention
-        self._log_retention = log_retention
-        self._is_on_loop = is_on_loop
-        self._end_leftovers = end_leftovers
-        self._forget_files = forget_files
-        self._is_at_work = is_at_work
+    def __init__(self, database: Database, options: StoreOptions) -> None:
+        self._database = database
+        self._tables = database.tables
+        self._presence = database.presence
+        self._trouble = database.trouble
+        self._options = options
+        self._place = database.place
+        self._is_on_loop = is_on_loop = options.clock is not None
         self._pid = os.getpid()
-        self._trouble = Trouble(place)
         self._loop = asyncio.get_running_loop()
         self._turns = StoreThread("runcue-store")
         self._debounce = WakeupDebounce(is_at_once=is_on_loop)
-        self._housekeeping = Housekeeping(self._turns, self._trouble, lease, self._prune, self._renew_leases)
+        self._housekeeping = Housekeeping(
+            self._turns, self._trouble, options.lease, self._prune, self._renew_leases
+        )
+        self._wakeups = Wakeups(
+            self._turns, lambda: self._tables.workers.pids, self._poke, is_at_once=is_on_loop
+        )
+        self._peer_monitor = PeerMonitor(
+            self._presence, database.peers, self._trouble, options.end_leftovers, is_on_loop=is_on_loop
+        )
         self._is_closed = False
-        self._wakeups = Wakeups(self._turns, lambda: self._tables.peers, self._poke, is_at_once=is_on_loop)
-        self.worker = presence.new_worker_id()
-
-    # for each kind of database ----------------------------------------------------------------------------
-
-    @abstractmethod
-    def _transact(self, job: Callable[[], T]) -> T:
-        """Do a job with the turn locked. The job commits or rolls back; if it raises, everything is rolled back."""
-
-    @abstractmethod
-    def _opened(self) -> tuple[Head, float, bool]:
-        """The counters, queue time, and whether the turn has to write for their sake alone. First in `_transact`."""
-
-    @abstractmethod
-    def _write(self, plan: Plan, before: Head, now: float) -> None:
-        """Write what was decided, and commit. In `_transact`."""
-
-    @abstractmethod
-    def _commit(self, is_there: Callable[[], bool] | None = None) -> None:
-        """Commit. In `_transact`. If the answer is lost, `is_there` finds out whether the commit took place."""
-
-    @abstractmethod
-    def _end_unwritten(self) -> None:
-        """End a transaction that wrote nothing. In `_transact`."""
-
-    @abstractmethod
-    def _exchanged(self, post: Outgoing | None, claim: Ticket | None = None) -> Received:
-        """Leave a post, and take the letters of this process. In the store's thread."""
-
-    def _claim(self) -> Ticket | None:
-        """A ticket by which waiting for a turn can be given up, where the store's thread cannot give it up."""
-        return None
-
-    def _batch(self) -> AbstractContextManager[None]:
-        """A context in which many statements are sent without waiting for the answer to each."""
-        return nullcontext()
-
-    @abstractmethod
-    async def _read(self, look: Callable[[Tables], T]) -> T:
-        """What `look` finds in the tables, read beside the turns."""
-
-    @abstractmethod
-    def _delete_worker(self) -> None:
-        """Delete this worker from the tables."""
-
-    @abstractmethod
-    def _disconnect(self) -> None:
-        """Close the database, but keep the lock that shows that this process lives."""
-
-    def _check(self) -> None:
-        """Refuse to go on in a forked child."""
-        if os.getpid() != self._pid:
-            raise ForkedConnection(
-                "A Cue cannot be used in a child that was forked since. Start a new process, or fork before.",
-                self._place,
-            )
-
-    def _is_lost(self) -> bool:
-        """Whether the database is no longer the one that was opened. In the heart's thread."""
-        return False
-
-    # opening ----------------------------------------------------------------------------------------------
-
-    def _describe_myself(self, boot: str) -> None:
-        self._myself = Worker(self.worker, presence.host_name(), boot, os.getpid(), self.clock.now())
+        self.local = database.local
+        self.worker = database.worker
+        self.clock = database.clock
+        self.told = database.told
+        """The number of the last event before this process opened the queue."""
+        now = self.clock.now()
+        self._myself = Worker(self.worker, presence.host_name(), database.boot, self._pid, now)
+        self._heart: presence.Heart | None = None
+        if not is_on_loop:
+            try:
+                self._heart = presence.Heart(self._pulse, min(options.lease / 3, PULSE), self._trouble)
+            except BaseException:
+                self.abandon()
+                raise
 
     def me(self) -> Worker:
         """This process, as far as the store knows it."""
         return self._myself
 
-    def _watch_peers(self, directory: Path, peers: Callable[[], Mapping[str, int]]) -> None:
-        """Remove the files of dead processes, and watch the living ones from now on."""
-        known = {worker.id for worker in self._tables.workers()}
-        sweep(self._presence, self._trouble, [one for one in presence.workers(directory) if one not in known])
-        self._peer_monitor = PeerMonitor(
-            self._presence, peers, self._trouble, self._end_leftovers, is_on_loop=self._is_on_loop
-        )
-        self._heart = None
-        if not self._is_on_loop:
-            self._heart = presence.Heart(self._pulse, min(self._lease / 3, PULSE), self._trouble)
+    def _check(self) -> None:
+        """Refuse to go on in a forked child, or with another queue."""
+        if os.getpid() != self._pid:
+            raise ForkedConnection(
+                "A Cue cannot be used in a child that was forked since. Start a new process, or fork before.",
+                self._place,
+            )
+        self._database.check()
 
     # turns ------------------------------------------------------------------------------------------------
 
@@ -226,23 +146,20 @@ class SqlStore:
     ) -> Done:
         """Decide and commit in this thread, unless another process decides or the caller gave up waiting."""
         is_written = False
-
-        def job() -> Done:
-            if claim is not None and not claim.take():
-                raise claim.late()
-            self._debounce.turn_began()
-            return self._decided(decide, post, takeover)
-
         self._debounce.turn_wanted()
         try:
             self._check()
             if claim is not None and claim.is_taken:  # the caller gave up before this thread came to it
                 raise claim.late()
-            plan, received = self._transact(job)
-            self._tables.letters_read()
+            with self._database.transaction.begin() as turn:
+                if claim is not None and not claim.take():
+                    raise claim.late()
+                self._debounce.turn_began()
+                plan, received = self._decided(turn, decide, post, takeover)
+            self._tables.mailbox.letters_read()
             is_written = plan is not None and plan.writes
         except BaseException as error:
-            self._tables.letters_lost()
+            self._tables.mailbox.letters_lost()
             self._tables.forget()
             if isinstance(error, MemoryError):  # another time there may be some
                 raise no_memory(quoted(self._place), self._place) from error
@@ -257,34 +174,35 @@ class SqlStore:
             self._received(received, None if plan is not None else post)
         return plan, received
 
-    def _decided(self, decide: Decide, post: Outgoing | None, takeover: Takeover | None) -> Done:
-        """Decide, write and commit if this process decides; leave the post for the deciding process otherwise. In
-        `_transact`."""
+    def _decided(
+        self, turn: Transaction, decide: Decide, post: Outgoing | None, takeover: Takeover | None
+    ) -> Done:
+        """Decide, write and commit if this process decides; leave the post for the deciding process otherwise."""
         tables = self._tables
         crashpoint("turn.begin")
-        before, now, must_write = self._opened()
+        before, now, must_write = turn.opened()
         if not self._may_decide(before, takeover):
-            return None, self._leave_post(post)
+            return None, self._leave_post(turn, post)
         received = None
         if takeover is None:
             changes = tables.changes(before)
             given: frozenset[int] = frozenset()
         else:
             changes = tables.take_over(before)
-            received = tables.received(changes.head, tables.claim())
-            received.unread = tables.unread()
+            received = tables.mailbox.received(changes.head, tables.mailbox.claim())
+            received.unread = tables.mailbox.unread()
             given = frozenset(record.token for record in received.plan.start)
             must_write |= before.decider != self.worker
-        posts = tables.posts(anew=takeover is not None)
+        posts = tables.inbox.posts(anew=takeover is not None)
         plan = decide(TableTurn(tables, now, self.clock.wall(), changes, posts, given))
-        if tables.has_more:  # the next turn follows at once
+        if tables.inbox.has_more:  # the next turn follows at once
             plan.wake_at = min(plan.wake_at, now)
         crashpoint("turn.decided")
         if plan.writes or tables.must_write or must_write:
-            self._write(plan, before, now)
+            turn.write(plan, before, now)
             tables.written(plan)
         else:
-            self._end_unwritten()
+            turn.leave()
             tables.read_only(before)
         return plan, received
 
@@ -296,22 +214,14 @@ class SqlStore:
             head.decider == takeover.decider and takeover.revision in {None, head.revision}
         )
 
-    def _leave_post(self, post: Outgoing | None) -> Received:
-        """Leave a post for the deciding process, take the letters of this one, and commit. In `_transact`."""
+    def _leave_post(self, turn: Transaction, post: Outgoing | None) -> Received:
+        """Leave a post for the deciding process, take the letters of this one, and commit."""
         tables = self._tables
         head, letters = tables.swap(post, self.clock.now())
-        received = tables.received(head, letters)
-        received.unread = tables.unread()
-        self._commit_exchange(post, letters)
+        received = tables.mailbox.received(head, letters)
+        received.unread = tables.mailbox.unread()
+        commit_exchange(turn, tables, post, letters)
         return received
-
-    def _commit_exchange(self, post: Outgoing | None, letters: list[Letter]) -> None:
-        """Commit an exchange, if it left or took anything."""
-        crashpoint("post.written")
-        if post is None and not letters:
-            self._end_unwritten()
-        else:
-            self._commit(lambda: self._tables.has_posted(post, bool(letters)))
 
     def _received(self, received: Received, post: Outgoing | None) -> None:
         """After a commit: wake the deciding process if there is a post for it."""
@@ -331,17 +241,14 @@ class SqlStore:
         self._wakeups.of(plan)
 
     def _poke(self, workers: Iterable[str], urgent: Iterable[str]) -> None:
-        try:
-            self._presence.poke(workers, set(urgent))
-        except (OSError, StoreError) as error:  # they look for themselves a little later
-            self._trouble("cannot wake the other processes", error)
+        self._database.poke(workers, urgent)
 
     async def turn(
         self, decide: Decide, post: Outgoing | None = None, takeover: Takeover | None = None
     ) -> Done:
         """Decide and commit in the store's thread, or leave `post` for the deciding process."""
         done = await self._in_store_thread(lambda claim: self._take_turn(decide, post, takeover, claim))
-        if self._tables.is_recounted:
+        if self._tables.writer.is_recounted:
             self._peer_monitor.notice()
         if CRASH_AT:
             self._loop.call_soon(crashpoint, "acted")
@@ -357,14 +264,16 @@ class SqlStore:
         if self._is_on_loop:
             done = errand(None)
         else:
-            claim = self._claim()
+            claim = self._database.ticket()
             with nullcontext() if is_hearing else self._peer_monitor.unheard():
                 try:
                     done = await self._turns.do(lambda: errand(claim), claim)
                 except asyncio.CancelledError:
-                    self._turns.put(self._tables.letters_may_be_lost)  # nobody reads the letters that it took
+                    # Nobody reads the letters that it took.
+                    self._turns.put(self._tables.mailbox.letters_may_be_lost)
                     raise
-        self._look_around()
+        self._peer_monitor.meet()
+        self._database.look_around()
         return done
 
     def _exchange(self, post: Outgoing | None, claim: Ticket | None = None) -> Received:
@@ -374,55 +283,55 @@ class SqlStore:
                 raise claim.late()
             crashpoint("post.begin")
             self._presence.drain()  # the exchange sees everything that wake-ups have announced so far
-            received = self._exchanged(post, claim)
-            self._tables.letters_read(is_all=received.is_whole)
+            received = self._database.exchange(post, claim)
+            self._tables.mailbox.letters_read(is_all=received.is_whole)
         except BaseException as error:
-            self._tables.letters_lost()
+            self._tables.mailbox.letters_lost()
             if isinstance(error, MemoryError):
                 raise no_memory(quoted(self._place), self._place) from error
             raise
         self._received(received, post)
         return received
 
-    def _look_around(self) -> None:
-        """After each turn or exchange, on the loop."""
-        self._peer_monitor.meet()
-
     async def glance(self, decide: Decide) -> None:
         """Run `decide` on everything as it stands at one moment; its plan is dropped."""
 
         def look(tables: Tables) -> None:
-            head = tables.head()
+            head = tables.records.head()
             now = max(self.clock.now(), head.now)
             decide(TableTurn(tables, now, self.clock.wall(), tables.everything(head)))
 
         await self._read(look)
 
+    async def _read(self, look: Callable[[Tables], T]) -> T:
+        """What `look` finds in the tables, read beside the turns."""
+        return await self._database.read(look, self._check)
+
     # looking ----------------------------------------------------------------------------------------------
 
     async def get(self, work_id: str) -> Record | None:
         """One record; raises when it is damaged, which lists leave out."""
-        return await self._read(lambda tables: tables.one(work_id))
+        return await self._read(lambda tables: tables.units.one(work_id))
 
     async def get_many(self, ids: list[str]) -> dict[str, Record]:
         """These units, but for those that are unknown."""
-        return await self._read(lambda tables: tables.some(ids))
+        return await self._read(lambda tables: tables.units.some(ids))
 
     async def find(self, query: Query) -> list[Record]:
         """The records that are asked for, newest first."""
-        return await self._read(lambda tables: tables.latest(query))
+        return await self._read(lambda tables: tables.units.latest(query))
 
     async def tally(self) -> dict[str, dict[str, int]]:
         """How many units of each task are pending and running."""
-        return await self._read(lambda tables: tables.live_by_task())
+        return await self._read(lambda tables: tables.units.live_by_task())
 
     async def events(self, after: int, limit: int) -> list[Event]:
         """Events after that number, of all processes."""
-        return await self._read(lambda tables: tables.events(after, limit))
+        return await self._read(lambda tables: tables.records.events(after, limit))
 
     async def counts(self) -> dict[WorkState, int]:
         """How many units there were in each state so far; one that was only accepted counts as pending."""
-        head = await self._read(lambda tables: tables.counted())
+        head = await self._read(lambda tables: tables.units.counted())
         return {state: getattr(head, state.value) for state in WorkState}
 
     async def config(self) -> dict[str, str]:
@@ -441,11 +350,12 @@ class SqlStore:
         self._peer_monitor.listen(self._debounce.hear, lost)
         if not self._is_on_loop:
             self._housekeeping.begin()
+        self._database.listen(self._peer_monitor.notice, self._debounce.hear, lost)
 
     def is_alive(self, worker: str) -> bool:
         """False when that process is known to be dead."""
         try:
-            return self._presence.is_alive(worker)
+            return self._database.is_elsewhere(worker) or self._presence.is_alive(worker)
         except StoreError as error:
             self._trouble("cannot find out which processes are alive", error)
             return True
@@ -453,11 +363,11 @@ class SqlStore:
     def _pulse(self) -> None:
         """Check that the loop and the queue are still there, and give a sign of life. In the heart's thread."""
         if self._loop.is_closed():
-            if not self._is_closed and not self._is_at_work():
+            if not self._is_closed and not self._options.is_at_work():
                 self._turns.put(self._sign_off)
                 self._is_closed = True
                 return
-        elif self._is_lost():
+        elif self._database.is_lost():
             # The next turn finds out what happened.
             post_to_loop(self._loop, self._peer_monitor.notice)
         self._presence.beat()
@@ -465,33 +375,25 @@ class SqlStore:
 
     def _renew_leases(self) -> bool:
         """Renew the leases of what runs here; False when nothing does."""
-
-        def job() -> bool:
-            with self._batch():
-                renewed = self._tables.renew_leases(self.clock.now() + self._lease)
-                self._commit()
-            return renewed > 0
-
-        return self._transact(job)
+        with self._database.transaction.begin() as turn, turn.batch():
+            renewed = self._tables.renew_leases(self.clock.now() + self._options.lease)
+            turn.commit()
+        return renewed > 0
 
     def prune(self) -> int:
         """Delete some of what is older than it has to be kept; the number of units deleted."""
         return len(self._prune()[0])
 
     def _prune(self) -> tuple[list[Deleted], bool]:
-        now, tables = self.clock.now(), self._tables
-
-        def job() -> tuple[list[Deleted], bool]:
-            kept = None if self._retention is None else now - self._retention
-            with self._batch():
-                latest = max(tables.head().now, now)  # the last turn may be long ago
-                done = prune(tables.connection, latest, kept, now - self._log_retention)
-                self._commit()
-            return done
-
-        old, is_full = self._transact(job)
+        now, tables, options = self.clock.now(), self._tables, self._options
+        with self._database.transaction.begin() as turn:
+            kept = None if options.retention is None else now - options.retention
+            with turn.batch():
+                latest = max(tables.records.head().now, now)  # the last turn may be long ago
+                old, is_full = prune(tables.connection, latest, kept, now - options.log_retention)
+                turn.commit()
         if old:
-            forget_files(self._forget_files, old, self._trouble)
+            forget_files(options.forget_files, old, self._trouble)
         return old, is_full
 
     # closing ----------------------------------------------------------------------------------------------
@@ -519,15 +421,19 @@ class SqlStore:
         self._debounce.close()
         if self._heart is not None:
             self._heart.close()
+        self._database.stop()
 
     def _sign_off(self) -> None:
         try:
-            self._delete_worker()
+            self._database.sign_off()
         except StoreError as error:  # then others notice that it is gone, and delete it
             logger.warning("could not sign off from %r: %s", self._place, error)
         else:
             self._wakeups.to_all(is_urgent=True)  # another process has to decide from now on
         self.abandon()
+
+    def _disconnect(self) -> None:
+        self._database.disconnect(self._turns)
 
     def abandon(self) -> None:
         """Close everything at once, without a word: to others it is as if this process had died."""

@@ -63,12 +63,12 @@ class ReadConnection:
             try:
                 connection.execute("BEGIN DEFERRED")  # this connection cannot write, and needs no lock
                 try:
-                    tables.has_seen_post = False
-                    found, revision = look(tables), tables.revision()
+                    tables.units.has_seen_post = False
+                    found, revision = look(tables), tables.records.revision()
                 finally:
                     undo(connection)
                 if self._disk is not None:
-                    self._disk.sync(revision, has_more=tables.has_seen_post)
+                    self._disk.sync(revision, has_more=tables.units.has_seen_post)
                 return found
             except (apsw.Error, UnicodeDecodeError) as error:
                 problem = translate(error, self._path, connection)

@@ -81,11 +81,11 @@ class FileSnapshotReader:
         connection.execute("BEGIN")
         try:
             tables = Tables(connection, SQLITE)
-            tables.has_seen_post = False
-            found, revision = look(tables), tables.revision()
+            tables.units.has_seen_post = False
+            found, revision = look(tables), tables.records.revision()
         finally:
             connection.execute("ROLLBACK")
-        self._sync_log(None if tables.has_seen_post else revision)
+        self._sync_log(None if tables.units.has_seen_post else revision)
         return found
 
     def _sync_log(self, revision: int | None) -> None:

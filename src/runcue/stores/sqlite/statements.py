@@ -31,14 +31,15 @@ SQLITE: Final = Dialect(
     insert_attempt=statements.ATTEMPT_INSERT,
     insert_grant=statements.GRANT_INSERT,
     insert_letter=statements.LETTER,
+    delete_post=statements.POST_DELETE,
     # In two parts: one comparison of pairs would walk through all rows of one place, which a whole batch may have.
     page=f"{SELECT} WHERE shelf = $1 AND place = $2 AND seq > $3 "
     f"UNION ALL {SELECT} WHERE shelf = $1 AND place > $2 ORDER BY place, seq LIMIT $4",
     oldest=f"{SELECT} INDEXED BY work_units_pending WHERE seq > $1 AND state = 'pending' ORDER BY seq LIMIT $2",
     submitted="SELECT at, body FROM inbox WHERE instr(body, $1) > 0 ORDER BY id",
-    inbox="SELECT id, worker, number, body FROM inbox ORDER BY id LIMIT $1",
-    version="PRAGMA data_version",
     config="SELECT key, value FROM config WHERE typeof(key) = 'text' AND typeof(value) = 'text'",
+    ask=lambda connection, questions: [connection.execute(one).fetchall() for one in questions],
+    spare=None,
     any_of=any_of,
     by_state={
         None: "WHERE true",
