@@ -30,7 +30,7 @@ class Mould:
     def __init__(self, record: Record) -> None:
         now = record.created_at
         running = Record(record.id, record.spec, 1, now, now, WorkState.RUNNING, token=-1, started_at=now,
-                         worker="worker", shelf="running/worker", since=now)  # fmt: skip
+                         worker="worker", index_key="running/worker", since=now)  # fmt: skip
         final = Record(record.id, record.spec, 1, now, now, WorkState.COMPLETED, spent=1, started_at=now,
                        completed_at=now, result=RESULT, since=now)  # fmt: skip
         self._insert = codec.plain_row(record, now)
@@ -66,7 +66,7 @@ def typical() -> Record:
     """A pending unit as `submit("work", params={"page": 1})` leaves it."""
     now = 1.8e9
     spec = Spec(name(1), "work", b'{"page":1}', ("outside",))
-    return Record(spec.id, spec, 1, now, now, since=now, shelf='ready ["default","work"]', place=now)
+    return Record(spec.id, spec, 1, now, now, since=now, index_key='ready ["default","work"]', sort_key=now)
 
 
 def batches(count: int) -> Iterator[range]:

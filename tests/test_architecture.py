@@ -33,8 +33,13 @@ OLD_NAMES = {
     "Waiting": "Timers", "Kept": "FinishedRetention", "Rehearsal": "DryRun", "Told": "EventDraft", "Asking": "Gates",
     "disappoint": "fail_waiters", "Inquiry": "Queries", "Complaints": "CallbackErrors", "Around": "Middleware",
     "Errands": "StoreThread", "Hearing": "WakeupDebounce", "Neighbours": "PeerMonitor", "Looks": "SnapshotReader",
-    "guests": "transient", "unlearn": "forget",
+    "guests": "transient", "mind": "working", "library": "reader", "unlearn": "forget",
 }  # fmt: skip
+OLD_PARAMETERS = {"lacks": "request"}
+OLD_WORDS = re.compile(r"(?<![a-z])(shelf|shelves|set_aside)(?![a-z])", re.IGNORECASE)
+"""Words that stand in no name and in no text either: `index_key`, `index_heads` and `quarantine` took their place."""
+MAY_HAVE_OLD_WORDS = {"MIGRATIONS", "FORMER_NAMES"}
+"""What a step of a migration finds in a file or database of an earlier version."""
 LIBRARY = ("api", "core", "declare", "engine", "executors", "host", "instrument", "stores")
 """Folders of the library, without the programs that use it."""
 MAY_INHERIT = re.compile(
@@ -223,10 +228,33 @@ def old_names(source: str) -> list[str]:
     names = (
         one for one in tokenize.generate_tokens(io.StringIO(source).readline) if one.type == tokenize.NAME
     )
-    return [
+    found = [
         f"line {name.start[0]}: {name.string} is called {OLD_NAMES[name.string]}"
         for name in names
         if name.string in OLD_NAMES
+    ]
+    parameters = (one for one in ast.walk(parsed(source)) if isinstance(one, ast.arg))
+    return found + [
+        f"line {one.lineno}: {one.arg} is called {OLD_PARAMETERS[one.arg]}"
+        for one in parameters
+        if one.arg in OLD_PARAMETERS
+    ]
+
+
+def old_words(source: str) -> list[str]:
+    """Words of the private language in names, texts and comments, outside of the steps of migrations."""
+    if OLD_WORDS.search(source) is None:
+        return []
+    exempt: set[int] = set()
+    for node in parsed(source).body:
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) in MAY_HAVE_OLD_WORDS:
+            exempt.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = enumerate(source.splitlines(), 1)
+    return [
+        f"line {number}: {word}"
+        for number, line in lines
+        for word in OLD_WORDS.findall(line)
+        if number not in exempt
     ]
 
 
@@ -417,6 +445,17 @@ def test_a_class_with_too_many_methods_is_seen() -> None:
 def test_an_old_name_is_seen_as_a_name_alone() -> None:
     assert old_names("class Asking: ...") == ["line 1: Asking is called Gates"]
     assert old_names("text = 'Asking'  # Asking") == []
+    assert old_names("def read(lacks): ...") == ["line 1: lacks is called request"]
+    assert old_names("verdict.lacks = f(lacks='file')") == []
+
+
+def test_an_old_word_is_seen_anywhere_but_in_steps_of_migrations() -> None:
+    assert old_words("_on_shelf = 1  # Shelves\nq = 'SELECT 1 FROM set_aside'") == [
+        "line 1: shelf", "line 1: Shelves", "line 2: set_aside",
+    ]  # fmt: skip
+    assert old_words("SHELL = 'myshelf'") == []
+    assert old_words('MIGRATIONS: Final = (\n"shelf",\n)\nFORMER_NAMES: Final = {"shelf": 1}') == []
+    assert old_words('MIGRATIONS: Final = (1,)\nother = "shelf"') == ["line 2: shelf"]
 
 
 def test_inheritance_is_seen() -> None:
@@ -433,6 +472,7 @@ def test_the_ledger_is_made_of_parts_with_a_few_verbs_each() -> None:
 def test_the_code_speaks_the_language_of_the_glossary() -> None:
     folders = ("api", "core", "declare", "engine", "stores")
     assert complaints([file for name in folders for file in python_files(SRC / name)], old_names) == []
+    assert complaints(python_files(SRC), old_words) == []
 
 
 def test_the_library_composes_and_does_not_inherit() -> None:

@@ -48,7 +48,7 @@ class Turn(Protocol):
     given: frozenset[int]
     """Tokens of the starts that this process reads from its letters with this turn: they are about to begin."""
 
-    def read(self, lacks: ReadRequest) -> ReadResult:
+    def read(self, request: ReadRequest) -> ReadResult:
         """The stored records a decision names."""
         ...
 

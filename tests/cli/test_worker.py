@@ -18,6 +18,7 @@ from runcue.cli import worker
 from runcue.cli.commands.worker import command
 from tests.cli.crew import Crew, end, gone
 from tests.patience import BOUND, until_sync
+from tests.stores.hands import BEFORE_STEP_6
 
 GATED = 'echo "start $$" >> "{0}"; until test -e "{0}.open"; do sleep 0.05; done; echo "end $$" >> "{0}"'
 """A job that can be seen to run, and ends when somebody opens its gate."""
@@ -243,7 +244,7 @@ def test_workers_bring_the_file_of_an_older_version_to_this_one(crew: Crew) -> N
     crew.enqueue({"id": "job", "command": "true"})
     connection = apsw.Connection(str(crew.database))
     connection.execute(
-        "DROP VIEW jobs; DROP INDEX work_units_retrying; ALTER TABLE work_units DROP COLUMN retry; "
+        f"{BEFORE_STEP_6} DROP VIEW jobs; DROP INDEX work_units_retrying; ALTER TABLE work_units DROP COLUMN retry; "
         "ALTER TABLE workers DROP COLUMN is_serving; ALTER TABLE services DROP COLUMN extra; "
         "DROP INDEX service_log_of_service; CREATE INDEX service_log_by_time ON service_log (started_at); "
         "DROP TABLE inbox; DROP TABLE letters; DROP TABLE tasks; DELETE FROM workers; "

@@ -64,7 +64,7 @@ def costs(**amounts: float) -> Cost:
     return tuple(amounts.items())
 
 
-class Shelf:
+class FakeStore:
     """A store in a dict: the latest record of each work, and the final states of what is kept no longer."""
 
     def __init__(self) -> None:
@@ -91,13 +91,13 @@ class Shelf:
             if record.spec.is_named or record.state is not WorkState.COMPLETED:
                 self.forgotten[work_id] = record.state
 
-    def find(self, lacks: ReadRequest) -> ReadResult:
-        owners = {key: self._by_key[key] for key in lacks.keys if key in self._by_key}
+    def find(self, request: ReadRequest) -> ReadResult:
+        owners = {key: self._by_key[key] for key in request.keys if key in self._by_key}
         return ReadResult(
-            records={work_id: self.records[work_id] for work_id in lacks.ids if work_id in self.records},
+            records={work_id: self.records[work_id] for work_id in request.ids if work_id in self.records},
             keys={key: self.records[owner] for key, owner in owners.items() if owner in self.records},
-            dependents={need: self._failed_dependents(need) for need in lacks.dependents_of},
-            forgotten={work_id: self.forgotten[work_id] for work_id in lacks.ids & self.forgotten.keys()},
+            dependents={need: self._failed_dependents(need) for need in request.dependents_of},
+            forgotten={work_id: self.forgotten[work_id] for work_id in request.ids & self.forgotten.keys()},
         )
 
     def _failed_dependents(self, need: str) -> list[Record]:
@@ -131,7 +131,7 @@ class Bench:
             self.scheduler.declare(service)
         if questions is not None:
             self.scheduler.ask_with(questions)
-        self.store = Shelf()
+        self.store = FakeStore()
         self.plan = Plan()
         self.plans: list[Plan] = []
         self.tokens: dict[str, int] = {}
@@ -145,8 +145,8 @@ class Bench:
         inbox = [*self._entered, *items]
         scheduler = self.scheduler
         scheduler.begin(self.now, self.wall)
-        while lacks := scheduler.needs(inbox):
-            scheduler.absorb(lacks, self.store.find(lacks))
+        while request := scheduler.needs(inbox):
+            scheduler.absorb(request, self.store.find(request))
         scheduler.take_in(inbox)
         self.plan = plan = scheduler.plan(self.may_start, self.allowance)
         self.plans.append(plan)

@@ -40,14 +40,14 @@ from runcue.core.schedule.plan import (
 )
 from runcue.core.schedule.scheduler import Scheduler
 from runcue.core.views.explain import Explanation, explain
-from tests.core.bench_of_core import START, Bench, Shelf, limits
+from tests.core.bench_of_core import START, Bench, FakeStore, limits
 
 HAPPENED = (Outcome, Ended, Entered, Declare, Lost)
 """Items that some turn has to take in, whatever becomes of the one they were meant for."""
 MOST_READS = 10_000
 
 
-class Shared(Shelf):
+class Shared(FakeStore):
     """What was committed, and a clock that the test moves. Reads as a library does."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Shared(Shelf):
         self.now = START
         self.wall = START
         self.head = NO_HEAD
-        self.shelves: dict[str, Key] = {}
+        self.index_heads: dict[str, Key] = {}
         self.services: dict[str, ServiceState] = {}
         self.grants: list[Grant] = []
         self.workers: dict[str, Worker] = {}
@@ -73,12 +73,12 @@ class Shared(Shelf):
 
     # the library ------------------------------------------------------------------------------------------
 
-    def read(self, lacks: ReadRequest) -> ReadResult:
-        return self.find(lacks)
+    def read(self, request: ReadRequest) -> ReadResult:
+        return self.find(request)
 
-    def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
+    def page(self, index_key: str, after: Key | None, limit: int) -> list[Record]:
         self._count_read()
-        return self._on(shelf, after or (-math.inf, 0))[:limit]
+        return self._under(index_key, after or (-math.inf, 0))[:limit]
 
     def dependents(self, work_id: str) -> list[str]:
         return [record.id for record in self._by_seq() if work_id in record.spec.depends_on]
@@ -145,14 +145,14 @@ class Shared(Shelf):
         self.reads += 1
         assert self.reads < self.most_reads, "this reads the same for ever"
 
-    def on(self, shelf: str) -> list[str]:
-        """The ids of what is on a shelf, in order."""
-        return [record.id for record in self._on(shelf, (-math.inf, 0))]
+    def under(self, index_key: str) -> list[str]:
+        """The ids of what is under an index key, in order."""
+        return [record.id for record in self._under(index_key, (-math.inf, 0))]
 
-    def _on(self, shelf: str, after: Key) -> list[Record]:
-        here = [record for record in self.records.values() if record.shelf == shelf]
-        here.sort(key=lambda record: (record.place, record.seq))
-        return [record for record in here if (record.place, record.seq) > after]
+    def _under(self, index_key: str, after: Key) -> list[Record]:
+        here = [record for record in self.records.values() if record.index_key == index_key]
+        here.sort(key=lambda record: (record.sort_key, record.seq))
+        return [record for record in here if (record.sort_key, record.seq) > after]
 
     def _by_seq(self) -> list[Record]:
         return sorted(self.records.values(), key=lambda record: record.seq)
@@ -164,7 +164,7 @@ class Shared(Shelf):
         return Changes(
             self.head,
             is_first=True,
-            shelves=dict(self.shelves),
+            index_heads=dict(self.index_heads),
             services=[*self.services.values()],
             workers=[*self.workers.values()],
             tasks=dict(self.tasks),
@@ -173,7 +173,7 @@ class Shared(Shelf):
         )
 
     def keep(self, plan: Plan) -> dict[str, Key | None]:
-        """Commit a plan. The shelves that may have another first record by that."""
+        """Commit a plan. The index keys that may have another first record by that."""
         self.commit(plan)
         self.services.update(plan.services)
         self.grants += plan.grants
@@ -189,18 +189,20 @@ class Shared(Shelf):
             self.letters.pop(name, None)
         for worker, part in plan.parts.items():
             self.letters.setdefault(worker, []).append(part)
-        firsts = {name: self._first(name) for name in plan.shelves}
+        firsts = {name: self._first(name) for name in plan.index_keys}
         for name, first in firsts.items():
-            self.shelves.pop(name, None)
+            self.index_heads.pop(name, None)
             if first is not None:
-                self.shelves[name] = first
-        told = self.head.told + len(plan.events)
-        self.head = replace(plan.head, revision=self.head.revision + 1, told=told, now=self.now)
+                self.index_heads[name] = first
+        last_event_seq = self.head.last_event_seq + len(plan.events)
+        self.head = replace(
+            plan.head, revision=self.head.revision + 1, last_event_seq=last_event_seq, now=self.now
+        )
         return firsts
 
-    def _first(self, shelf: str) -> Key | None:
-        here = self._on(shelf, (-math.inf, 0))
-        return (here[0].place, here[0].seq) if here else None
+    def _first(self, index_key: str) -> Key | None:
+        here = self._under(index_key, (-math.inf, 0))
+        return (here[0].sort_key, here[0].seq) if here else None
 
 
 class Process(Bench):
@@ -374,12 +376,12 @@ class Process(Bench):
         if is_first:
             scheduler.catch_up(shared.everything())
         elif self._news:
-            scheduler.catch_up(Changes(shared.head, shelves=self._news))
+            scheduler.catch_up(Changes(shared.head, index_heads=self._news))
         self._news = {}
         scheduler.greet(inbox, posts)
         everything = [*inbox, *(item for post in posts for item in post.items)]
-        while lacks := scheduler.needs(everything):
-            scheduler.absorb(lacks, shared.read(lacks))
+        while request := scheduler.needs(everything):
+            scheduler.absorb(request, shared.read(request))
         scheduler.take_posts(posts)
         scheduler.take_in(inbox)
         scheduler.plan(self.may_start, self.allowance)

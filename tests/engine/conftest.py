@@ -73,8 +73,8 @@ def _emptied(url: str, schema: str) -> None:
                                     "WHERE relkind = 'r' AND nspname = %s", (schema,)).fetchall()  # fmt: skip
         statements = [f"DELETE FROM {schema}.{name}" for (name,) in tables if name not in {"about", "head"}]
         if statements:
-            counters = ("revision", "seq", "token", "told", "now", "pending", "running", "completed", "failed",
-                        "cancelled", "blocked", "clock_offset")  # fmt: skip
+            counters = ("revision", "seq", "token", "last_event_seq", "now", "pending", "running", "completed",
+                        "failed", "cancelled", "blocked", "clock_offset")  # fmt: skip
             statements.append(f"UPDATE {schema}.head SET {', '.join(f'{name} = 0' for name in counters)}")
             connection.execute(";".join(statements).encode())
 

@@ -242,7 +242,7 @@ class Scene:
         return works
 
     def check(self) -> None:
-        """The file is sound and private, and its counters and shelves agree with its works."""
+        """The file is sound and private, and its counters and index heads agree with its works."""
         _, storage = inspected(self.database)
         assert list(unsound_storage(storage)) == []
         with reading(self.database) as connection:
@@ -250,13 +250,13 @@ class Scene:
             [counted] = connection.execute(f"SELECT {', '.join(names)} FROM head")
             states = dict(connection.execute("SELECT state, count(*) FROM work_units GROUP BY state"))
             assert dict(zip(names, counted, strict=True)) == {name: states.get(name, 0) for name in names}
-            kept = dict(connection.execute("SELECT name, seq FROM shelves WHERE seq IS NOT NULL"))
+            kept = dict(connection.execute("SELECT name, seq FROM index_heads WHERE seq IS NOT NULL"))
             found: dict[str, int] = {}
-            for shelf, seq in connection.execute(
-                "SELECT shelf, seq FROM work_units WHERE shelf IS NOT NULL AND state <> 'running' "
-                "ORDER BY shelf, place, seq"
+            for index_key, seq in connection.execute(
+                "SELECT index_key, seq FROM work_units WHERE index_key IS NOT NULL AND state <> 'running' "
+                "ORDER BY index_key, sort_key, seq"
             ):
-                found.setdefault(str(shelf), int(seq))
+                found.setdefault(str(index_key), int(seq))
             assert kept == found
             lost = connection.execute(
                 "SELECT work_units.id, value FROM work_units, json_each(work_units.depends_on) "

@@ -93,7 +93,9 @@ def told(child: subprocess.Popen[str]) -> Any:
 
 def work(number: int) -> Record:
     spec = Spec(f"w{number:04}", "extract", b'{"page":1}', ("api",), idempotency_key=f"key{number}")
-    return Record(spec.id, spec, number, float(number), 1.0, shelf="ready/extract", place=float(number))
+    return Record(
+        spec.id, spec, number, float(number), 1.0, index_key="ready/extract", sort_key=float(number)
+    )
 
 
 WORKS = {record.id: record for record in map(work, range(1, 301))}
@@ -111,8 +113,8 @@ def everything(path: Path) -> dict[str, Record]:
     connection = open_file(str(path))
     try:
         found: dict[str, Record] = {}
-        for way in ("NOT INDEXED", "INDEXED BY work_units_on_shelf", "INDEXED BY work_units_by_key"):
-            where = "WHERE shelf IS NOT NULL AND idempotency_key IS NOT NULL"
+        for way in ("NOT INDEXED", "INDEXED BY work_units_by_index_key", "INDEXED BY work_units_by_key"):
+            where = "WHERE index_key IS NOT NULL AND idempotency_key IS NOT NULL"
             records = [
                 codec.read_row(row) for row in connection.execute(f"{statements.SELECT} {way} {where}")
             ]
@@ -179,7 +181,7 @@ def of_version_zero(path: Path) -> None:
 
 def without_a_table(path: Path) -> None:
     open_file(str(path)).close()
-    change(path, "DROP TABLE shelves; PRAGMA journal_mode = DELETE")
+    change(path, "DROP TABLE index_heads; PRAGMA journal_mode = DELETE")
 
 
 def text(path: Path) -> None:

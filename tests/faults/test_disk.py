@@ -338,8 +338,10 @@ def test_work_of_a_task_that_nobody_knows_waits_and_holds_nobody_up(scene: Scene
     actor.submit(id="strange")
     actor.submit("hold", id="good")
     actor.close()
-    altered(scene, "UPDATE work_units SET task_type = 'novel', shelf = 'ready/novel' WHERE id = 'strange'")
-    altered(scene, "UPDATE shelves SET name = 'ready/novel' WHERE name = 'ready/note'")
+    altered(
+        scene, "UPDATE work_units SET task_type = 'novel', index_key = 'ready/novel' WHERE id = 'strange'"
+    )
+    altered(scene, "UPDATE index_heads SET name = 'ready/novel' WHERE name = 'ready/note'")
     actor = scene.running()
     actor.ask("let_go")
     actor.until_state("good", "completed")

@@ -22,7 +22,7 @@ TEXTS = ('{"page":1}', '{"text":"\\u0000 and \uf8ff"}', '{"text":"\uf8ff0 ’"}'
 
 def pending(number: int, **changes: Any) -> Record:
     spec = Spec(f"work {number}", "task", TEXTS[number % len(TEXTS)].encode(), ("api",))
-    record = Record(spec.id, spec, number, NOW, NOW, since=NOW, shelf="ready", place=NOW)
+    record = Record(spec.id, spec, number, NOW, NOW, since=NOW, index_key="ready", sort_key=NOW)
     return replace(record, **changes)
 
 
@@ -31,7 +31,7 @@ def kept(link: Link, columns: tuple[str, ...]) -> list[tuple[Any, ...]]:
 
 
 ALIKE = [pending(number) for number in range(1, 8)]
-DIFFERENT = [pending(number, rank=float(number), shelf=f"shelf {number}") for number in range(1, 8)]
+DIFFERENT = [pending(number, rank=float(number), index_key=f"key {number}") for number in range(1, 8)]
 
 
 @pytest.mark.parametrize("records", [ALIKE, DIFFERENT, ALIKE[:1]], ids=["alike", "different", "one"])

@@ -160,7 +160,7 @@ async def test_a_newer_schema_is_left_alone(pg: str) -> None:
 
 async def test_a_table_that_is_gone_is_told(pg: str) -> None:
     await make_empty(pg)
-    admin(pg, "DROP TABLE runcue.shelves")
+    admin(pg, "DROP TABLE runcue.index_heads")
     assert "damaged" in await refusal(pg, runcue.StorageCorrupt)
 
 

@@ -367,7 +367,7 @@ def test_what_is_wrong_with_a_queue_is_told(pg: str) -> None:
         assert all("fsync" in problem for problem in found["problems"])
         admin(pg, "UPDATE runcue.head SET pending = 7")
         assert "pending units: 4, but the counter says 7" in reader.health()["problems"]
-        admin(pg, "INSERT INTO runcue.set_aside VALUES (1, 'x', NULL)")
+        admin(pg, "INSERT INTO runcue.quarantine VALUES (1, 'x', NULL)")
         assert "damaged units in quarantine, which do not run: 1" in reader.health()["problems"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -329,6 +330,37 @@ def test_turns_that_are_undone_cost_nothing_that_is_prepared(pg: str) -> None:
     assert prepared(pg) == ["runcue_0"]
 
 
+def test_a_queue_of_an_earlier_version_gets_the_names_of_this_one(
+    pg: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def names() -> list[Any]:
+        columns = (
+            "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'runcue'"
+        )
+        indexes = "SELECT tablename, indexname FROM pg_indexes WHERE schemaname = 'runcue'"
+        return sorted(link.execute(f"{columns} UNION ALL {indexes}").fetchall())
+
+    link = Link(Address(pg))
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:3])
+        earlier.setattr(schema, "VERSION", 3)
+        schema.migrate(link)
+    assert ("shelves", "place") in names()
+    link.execute("INSERT INTO shelves VALUES ('later', 2.0, 1, 7)")
+    link.execute("INSERT INTO set_aside VALUES (1, 'blocked', NULL)")
+    link.execute("UPDATE head SET told = 9")
+    schema.migrate(link)
+    assert link.execute("SELECT name, sort_key, seq, revision FROM index_heads").fetchall() == [
+        ("later", 2.0, 1, 7)
+    ]
+    assert link.execute("SELECT seq, index_key, watch_at FROM quarantine").fetchall() == [
+        (1, "blocked", None)
+    ]
+    assert link.execute("SELECT last_event_seq FROM head").fetchall() == [(9,)]
+    assert [one for one in names() if re.search("shel(f|ves)|set_aside|place|told", " ".join(one))] == []
+    link.close()
+
+
 def test_who_has_a_session_forget_what_is_prepared_costs_one_turn(pg: str) -> None:
     address = Address(pg)
     link = Link(address)
@@ -422,15 +454,15 @@ async def test_every_text_comes_back_as_it_was(pg: str, text: str) -> None:
     await cue.close()
 
 
-async def test_the_next_of_a_shelf_are_found_by_its_index_alone(pg: str) -> None:
+async def test_the_next_under_an_index_key_are_found_by_its_index_alone(pg: str) -> None:
     async with hand_on(pg) as hand:
-        await hand.write(*[pending(number, place=1.0) for number in range(1, 500)])
+        await hand.write(*[pending(number, sort_key=1.0) for number in range(1, 500)])
         link: Any = hand.store._tables.connection  # type: ignore[attr-defined]
         plan = "\n".join(
             line
             for (line,) in link.execute(f"EXPLAIN {POSTGRES.page}", ("ready/call", 1.0, 100, 20)).fetchall()
         )
-        assert "work_units_on_shelf" in plan
+        assert "work_units_by_index_key" in plan
         assert "Sort" not in plan
         assert "Bitmap" not in plan
 

@@ -13,6 +13,20 @@ from runcue.stores.sql.store import SqlStore
 from runcue.stores.sqlite.store import sqlite_store
 from runcue.testing.manual_turns import Hand
 
+BEFORE_STEP_6 = """
+    DROP INDEX work_units_by_index_key;
+    ALTER TABLE work_units RENAME COLUMN index_key TO shelf;
+    ALTER TABLE work_units RENAME COLUMN sort_key TO place;
+    CREATE INDEX work_units_on_shelf ON work_units (shelf, place) WHERE shelf IS NOT NULL;
+    ALTER TABLE index_heads RENAME COLUMN sort_key TO place;
+    ALTER TABLE index_heads RENAME TO shelves;
+    ALTER TABLE quarantine RENAME COLUMN index_key TO shelf;
+    ALTER TABLE quarantine RENAME TO set_aside;
+    ALTER TABLE head RENAME COLUMN last_event_seq TO told;
+    PRAGMA user_version = 5;
+"""
+"""Brings a file of this version back to version 5, which had other names."""
+
 
 def opened(path: Path, **options: Any) -> SqlStore:
     """A store on that file."""

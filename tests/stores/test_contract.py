@@ -104,8 +104,8 @@ async def test_a_store_that_finds_the_oldest_first_is_found_out() -> None:
 
 async def test_a_store_that_forgets_keys_or_dependents_is_found_out() -> None:
     class Keyless(MemoryStore):
-        def read(self, lacks: ReadRequest) -> ReadResult:
-            found = super().read(lacks)
+        def read(self, request: ReadRequest) -> ReadResult:
+            found = super().read(request)
             found.keys.clear()
             found.dependents = {need: some[::-1] for need, some in found.dependents.items()}
             return found
@@ -127,7 +127,7 @@ async def test_a_clock_that_jumps_back_is_found_out() -> None:
 
 
 async def test_a_store_without_a_reader_is_found_out() -> None:
-    await broken(contract.a_shelf_is_paged_in_order, memory)
+    await broken(contract.an_index_key_is_paged_in_order, memory)
 
 
 async def test_turns_that_overlap_are_found_out() -> None:
@@ -160,8 +160,8 @@ async def test_turns_that_overlap_are_found_out() -> None:
 @pytest.mark.parametrize(
     ("part", "name", "wrong", "check"),
     [
-        (Records, "page", lambda right: lambda tables, shelf, after, limit: right(tables, shelf, after, limit)[::-1],
-         contract.a_shelf_is_paged_in_order),
+        (Records, "page", lambda right: lambda *given: right(*given)[::-1],
+         contract.an_index_key_is_paged_in_order),
         (Records, "watched", lambda right: lambda tables, until, limit: right(tables, until + 5, limit),
          contract.the_reader_finds_what_is_due_and_what_is_oldest),
         (Tables, "everything", lambda right: lambda tables, head: replace(right(tables, head), services=[]),
@@ -173,8 +173,8 @@ async def test_turns_that_overlap_are_found_out() -> None:
          contract.events_are_read_by_number),
         (Records, "_result_of", lambda right: lambda tables, work_id: None,
          contract.results_are_read_with_their_events),
-        (Writer, "_write_shelves", lambda right: lambda tables, plan, revision: None,
-         contract.an_empty_shelf_is_told),
+        (Writer, "_write_index_heads", lambda right: lambda tables, plan, revision: None,
+         contract.others_learn_that_an_index_key_is_empty),
         (Units, "latest", lambda right: lambda tables, query: [], contract.others_find_what_was_written),
     ],
 )  # fmt: skip

@@ -100,7 +100,7 @@ SMALLEST: dict[str, tuple[dict[str, Any], list[Step], str]] = {
             (1.0, "submit", note(id="a")),
             (1.0, "submit", note(id="b", depends_on=["a"])),
         ],
-        "in a file what stalls fails shelf by shelf, so b before a",
+        "in a file what stalls fails index key by index key, so b before a",
     ),
     "drop_oldest": (
         {"max_queued": 2, "reject_policy": "drop_oldest"},

@@ -23,7 +23,7 @@ from runcue.core.model.record import Record, Work, WorkState, view
 from runcue.core.model.retry import Retry
 from runcue.core.model.settings import Rule, Settings
 from runcue.core.model.state import Limits, Worker, is_pattern
-from runcue.core.schedule.line import shelf_parts
+from runcue.core.schedule.line import index_key_parts
 from runcue.core.views.query import Query
 from runcue.declare import arguments
 from runcue.declare.options import choice, flag, span, whole
@@ -238,7 +238,7 @@ class Reader:
 
     def last_event(self) -> int:
         """The number of the latest event: `events(since=…)` with it yields what happens from now on."""
-        return self._read(lambda tables: tables.records.head()).told
+        return self._read(lambda tables: tables.records.head()).last_event_seq
 
     def services(self) -> builtins.list[dict[str, Any]]:
         """Every service: its limits, how much of them is used, and what blocks it."""
@@ -375,14 +375,14 @@ class _Ahead:
         self.starts, self.spent = reader.starts, reader.spent
         self.unstarted, self.take_back, self.accepted = reader.unstarted, reader.take_back, reader.accepted
 
-    def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
-        """The next records of a shelf, without those behind the unit, and at most `MOST_AHEAD` in all."""
-        if shelf.startswith(("running/", "held/")):
-            return self._page(shelf, after, limit)
-        if self._left <= 0 or shelf_parts(shelf) is None:
+    def page(self, index_key: str, after: Key | None, limit: int) -> list[Record]:
+        """The next records under an index key, without those behind the unit, and at most `MOST_AHEAD` in all."""
+        if index_key.startswith(("running/", "held/")):
+            return self._page(index_key, after, limit)
+        if self._left <= 0 or index_key_parts(index_key) is None:
             return []
-        found = self._page(shelf, after, min(limit, self._left))
-        found = [record for record in found if (record.place, record.seq) < self._end]
+        found = self._page(index_key, after, min(limit, self._left))
+        found = [record for record in found if (record.sort_key, record.seq) < self._end]
         self._left -= len(found)
         return found
 
@@ -413,7 +413,7 @@ def _found(tables: Tables, work_id: str) -> Record:
 
 def _running(tables: Tables, worker: Worker) -> int:
     row: Any = tables.connection.execute(
-        "SELECT count(*) FROM work_units WHERE shelf = $1", (f"running/{worker.id}",)
+        "SELECT count(*) FROM work_units WHERE index_key = $1", (f"running/{worker.id}",)
     ).fetchone()
     return int(row[0])
 
@@ -472,13 +472,15 @@ def _rules(tables: Tables, changes: Changes, records: Iterable[Record]) -> dict[
         task, uses = record.spec.task, record.spec.services
         is_alike = task not in rules or rules[task].services == uses
         rules[task] = Rule(Retry(), services=uses if is_alike else None)
-    shelves = [
-        (name, *parts) for name, first in changes.shelves.items() if first and (parts := shelf_parts(name))
+    lanes = [
+        (name, *parts)
+        for name, first in changes.index_heads.items()
+        if first and (parts := index_key_parts(name))
     ]
-    for name, _, task, services in shelves:
+    for name, _, task, services in lanes:
         if not services and (found := tables.records.page(name, None, 1)):
             rules[task] = Rule(Retry(), services=found[0].spec.services)
-    for _, _, task, services in shelves:
+    for _, _, task, services in lanes:
         if services:  # then the units of that task name their services themselves
             rules[task] = Rule(Retry())
     return rules

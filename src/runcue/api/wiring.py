@@ -274,7 +274,7 @@ class System:
             store = _stored(target, options, clock, self._is_at_work)
             target = store.local
             self.store, self._shared, self.clock, worker = store, store, store.clock, store.worker
-            last_seq = store.told
+            last_seq = store.last_event_seq
         self.bus = Bus(options.keep_finished, None if self._shared is None else self._shared.events, last_seq)
         self.callback_errors = CallbackErrors(self._callback_failed, registry.observers)
         self.hooks = Hooks(registry.callbacks, self.callback_errors, lambda: registry.failure_wants_retry)

@@ -175,7 +175,7 @@ class Engine:
     async def last_event(self) -> int:
         """The number of the latest event of any process."""
         await self.look(lambda scheduler, turn: None)
-        return self._bus.next_seq - 1 if self._store.is_inline else self._head.told
+        return self._bus.next_seq - 1 if self._store.is_inline else self._head.last_event_seq
 
     def start(self, queues: frozenset[str] | None) -> None:
         """Start units from now on."""

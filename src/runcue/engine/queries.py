@@ -253,7 +253,7 @@ class Queries:
 def _newest(ledger: Ledger, record: Record, turn: Turn) -> Record:
     """A unit as it stands in this turn; a record read before may be older than what was decided since."""
     known = ledger.working.records.get(record.id)
-    if known is None and record.state is WorkState.PENDING and record.shelf is None:
+    if known is None and record.state is WorkState.PENDING and record.index_key is None:
         known = ledger.working.latest(record.id)
         known = known or turn.read(ReadRequest(ids={record.id})).records.get(record.id)
     return known or record

@@ -67,18 +67,18 @@ class MemoryStore:
         """Decide at once: nothing here ever waits, and no other process decides."""
         return self.take_turn(decide), None
 
-    def read(self, lacks: ReadRequest) -> ReadResult:
+    def read(self, request: ReadRequest) -> ReadResult:
         """The stored records a decision names."""
         found = ReadResult()
-        for work_id in lacks.ids:
+        for work_id in request.ids:
             if (record := self._records.get(work_id)) is not None:
                 found.records[work_id] = record
             elif (state := self._forgotten.get(work_id)) is not None:
                 found.forgotten[work_id] = state
-        for key in lacks.keys:
+        for key in request.keys:
             if (owner := self._keys.get(key)) is not None:
                 found.keys[key] = self._records[owner]
-        for need in lacks.dependents_of:
+        for need in request.dependents_of:
             found.dependents[need] = [self._records[one] for one in self._dependents.get(need, ())]
         return found
 

@@ -82,10 +82,10 @@ async def a_revived_work_is_the_newest(open_store: Open) -> None:
     async with hands(open_store) as [hand]:
         first, second = pending(1), pending(2)
         await hand.write(first, second)
-        over = move(first, "cancel", completed_at=NOW, shelf=None, place=0.0)
+        over = move(first, "cancel", completed_at=NOW, index_key=None, sort_key=0.0)
         await hand.write(over)
         await hand.write(
-            replace(move(over, "revive", completed_at=None), seq=3, shelf="ready/call", place=NOW + 1)
+            replace(move(over, "revive", completed_at=None), seq=3, index_key="ready/call", sort_key=NOW + 1)
         )
         found = await hand.store.find(Query(limit=10))
         expect("newest first", [record.id for record in found], ["w1", "w2"])
@@ -138,7 +138,9 @@ async def a_key_leads_to_whoever_took_it_last(open_store: Open) -> None:
     """A unit that takes over a key owns it, in whatever state the first owner is."""
     async with hands(open_store) as [hand]:
         await hand.write(pending(1, idempotency_key="k"))
-        await hand.write(move(hand.kept["w1"], "fail", completed_at=NOW, shelf=None, place=0.0, error="x"))
+        await hand.write(
+            move(hand.kept["w1"], "fail", completed_at=NOW, index_key=None, sort_key=0.0, error="x")
+        )
         await hand.write(pending(2, idempotency_key="k"))
         found = await hand.look(lambda turn: turn.read(ReadRequest(keys={"k"})))
         expect("owner", found.keys, {"k": hand.kept["w2"]})
@@ -147,9 +149,9 @@ async def a_key_leads_to_whoever_took_it_last(open_store: Open) -> None:
 async def dependents_are_found_in_the_order_they_came(open_store: Open) -> None:
     """The dependents of a unit are found by its id, also when that unit was never submitted."""
     async with hands(open_store) as [hand]:
-        await hand.write(pending(1), pending(2, depends_on=("w1", "never"), shelf="blocked"))
-        await hand.write(pending(3, id="a", depends_on=("never",), shelf="blocked"))
-        await hand.write(pending(4, depends_on=("w1", "a"), shelf="blocked"))
+        await hand.write(pending(1), pending(2, depends_on=("w1", "never"), index_key="blocked"))
+        await hand.write(pending(3, id="a", depends_on=("never",), index_key="blocked"))
+        await hand.write(pending(4, depends_on=("w1", "a"), index_key="blocked"))
         found = await hand.look(lambda turn: turn.read(ReadRequest(dependents_of={"w1", "never", "a", "w4"})))
         ids = {need: [one.id for one in some] for need, some in found.dependents.items() if some}
         expect("dependents", ids, {"w1": ["w2", "w4"], "never": ["w2", "a"], "a": ["w4"]})
@@ -279,24 +281,24 @@ async def turns_never_overlap(open_store: Open) -> None:
         expect("turns that counted", record and record.crashes, 30)
 
 
-async def a_shelf_is_paged_in_order(open_store: Open) -> None:
+async def an_index_key_is_paged_in_order(open_store: Open) -> None:
     """Records come by sort key, then by number; each page begins where the last one ended."""
     random = Random(3)
-    places = [random.choice([1.0, 2.0, 2.5, random.random() * 3]) for _ in range(100)]
+    sort_keys = [random.choice([1.0, 2.0, 2.5, random.random() * 3]) for _ in range(100)]
     async with hands(open_store, 2) as [one, other]:
-        await one.write(*[pending(seq, place=place) for seq, place in enumerate(places, 1)])
-        await one.write(*[pending(seq, shelf="later") for seq in range(101, 110)])
+        await one.write(*[pending(seq, sort_key=sort_key) for seq, sort_key in enumerate(sort_keys, 1)])
+        await one.write(*[pending(seq, index_key="later") for seq in range(101, 110)])
         taken = random.sample([f"w{seq}" for seq in range(1, 101)], 30)
         await one.write(
             *[started(one.kept[name], n, NOW, "me", "running/me") for n, name in enumerate(taken, 1)]
         )
-        shelf = [record for record in one.kept.values() if record.shelf == "ready/call"]
-        wanted = sorted(shelf, key=lambda record: (record.place, record.seq))
+        under = [record for record in one.kept.values() if record.index_key == "ready/call"]
+        wanted = sorted(under, key=lambda record: (record.sort_key, record.seq))
         for hand in (one, other):
             for size in (1, 7, 200):
                 expect(f"pages of {size}", await hand.look(partial(_paged, size)), wanted)
         nothing = await one.look(lambda turn: reader_of(turn).page("ready/nobody", None, 10))
-        expect("a shelf that is not there", nothing, [])
+        expect("an index key that nothing is under", nothing, [])
 
 
 def _paged(size: int, turn: Turn) -> list[Record]:
@@ -307,8 +309,8 @@ def _paged(size: int, turn: Turn) -> list[Record]:
         found += page
         if len(page) < size:
             return found
-        after = (page[-1].place, page[-1].seq)
-    raise Broken("a shelf has no end")
+        after = (page[-1].sort_key, page[-1].seq)
+    raise Broken("an index key has no end")
 
 
 async def the_reader_finds_what_is_due_and_what_is_oldest(open_store: Open) -> None:
@@ -370,7 +372,7 @@ async def who_takes_over_is_told_everything(open_store: Open) -> None:
         if told is None:
             raise Broken("a process that takes over reads no changes")
         expect("is_first", told.is_first, True)
-        expect("shelves", told.shelves, {"ready/call": (NOW + 1, 1)})
+        expect("index heads", told.index_heads, {"ready/call": (NOW + 1, 1)})
         expect("services", told.services, [service])
         expect("paused queues", told.paused, frozenset({"slow"}))
         expect("the next to watch", told.watch_at, NOW + 8)
@@ -393,7 +395,7 @@ async def who_takes_over_is_told_everything(open_store: Open) -> None:
         if told is None:
             raise Broken("changes by another process are not read")
         expect("is_first", told.is_first, True)
-        expect("shelves", told.shelves, {"ready/call": (NOW + 2, 2)})
+        expect("index heads", told.index_heads, {"ready/call": (NOW + 2, 2)})
         expect("services", told.services, [ServiceState(limits)])
         expect("paused queues", told.paused, frozenset())
         expect("workers", told.workers, [])
@@ -432,14 +434,14 @@ async def starts_are_read_as_far_back_as_they_are_asked_for(open_store: Open) ->
         expect("what is left of the quantities of one unit since a moment", spent, [left, {}])
 
 
-async def an_empty_shelf_is_told(open_store: Open) -> None:
-    """Others learn that nothing is left on a shelf."""
+async def others_learn_that_an_index_key_is_empty(open_store: Open) -> None:
+    """Others learn that nothing is left under an index key."""
     async with hands(open_store, 2) as [one, other]:
         await one.write(pending(1))
         await other.turn()
         await one.write(started(one.kept["w1"], 1, NOW, "me", "running/me"))
         await other.turn()
-        expect("shelves", other.changes and other.changes.shelves, {"ready/call": None})
+        expect("index heads", other.changes and other.changes.index_heads, {"ready/call": None})
 
 
 async def a_turn_that_failed_begins_anew(open_store: Open) -> None:
@@ -452,7 +454,7 @@ async def a_turn_that_failed_begins_anew(open_store: Open) -> None:
         await one.turn()
         told = one.changes
         expect("is_first", told is not None and told.is_first, True)
-        expect("shelves", told and told.shelves, {"ready/call": (NOW + 1, 1)})
+        expect("index heads", told and told.index_heads, {"ready/call": (NOW + 1, 1)})
 
 
 async def others_find_the_texts_and_miss_what_was_purged(open_store: Open) -> None:
@@ -547,11 +549,11 @@ async def time_is_one_for_all(open_store: Open) -> None:
 SHARED: tuple[Check, ...] = (
     others_find_what_was_written,
     turns_never_overlap,
-    a_shelf_is_paged_in_order,
+    an_index_key_is_paged_in_order,
     the_reader_finds_what_is_due_and_what_is_oldest,
     who_takes_over_is_told_everything,
     starts_are_read_as_far_back_as_they_are_asked_for,
-    an_empty_shelf_is_told,
+    others_learn_that_an_index_key_is_empty,
     a_turn_that_failed_begins_anew,
     others_find_the_texts_and_miss_what_was_purged,
     events_are_read_by_number,

@@ -240,7 +240,7 @@ async def a_start_that_ended_meanwhile_is_not_read(open_store: Open) -> None:
         running = started(pending(1), 1, NOW, me, f"running/{me}")
         await one.give(me, running)
         await one.write(
-            move(running, "cancel", completed_at=NOW, token=0, worker=None, shelf=None, place=0.0)
+            move(running, "cancel", completed_at=NOW, token=0, worker=None, index_key=None, sort_key=0.0)
         )
         expect("nothing", (await other.shared.exchange(None)).plan.start, [])
 
@@ -253,7 +253,7 @@ async def what_was_submitted_is_found_at_once(open_store: Open) -> None:
         await other.shared.exchange(Outgoing(1, [Submit([pending(2).spec, spec], is_plain=True)]))
         for hand in (one, other, third):
             record = await hand.store.get(spec.id)
-            found = record and (record.spec, record.state, record.shelf)
+            found = record and (record.spec, record.state, record.index_key)
             expect("pending", found, (spec, WorkState.PENDING, None))
             expect("among others", set(await hand.store.get_many([spec.id, "w2", "w3"])), {spec.id, "w2"})
         expect("nobody", await one.store.get("w3"), None)
@@ -294,7 +294,7 @@ async def a_glance_changes_nothing(open_store: Open) -> None:
 
         def decide(turn: Turn) -> Plan:
             assert turn.changes is not None
-            seen.append((turn.changes.is_first, turn.changes.shelves, list(turn.posts), turn.given))
+            seen.append((turn.changes.is_first, turn.changes.index_heads, list(turn.posts), turn.given))
             seen.append(reader_of(turn).take_back(me))
             plan = Plan()
             plan.config["a"] = "1"

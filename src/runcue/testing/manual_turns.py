@@ -167,8 +167,8 @@ class Hand:
             plan.rewritten.add(record.id)
         elif not _is_everyday(before, record):
             plan.rewritten.add(record.id)
-        shelves = {record.shelf, before.shelf if before else None}
-        plan.shelves |= {name for name in shelves if name and not name.startswith("running/")}
+        names = {record.index_key, before.index_key if before else None}
+        plan.index_keys |= {name for name in names if name and not name.startswith("running/")}
 
     def _counted(self, plan: Plan) -> Head:
         head = self._head
@@ -248,7 +248,7 @@ def _is_everyday(before: Record, record: Record) -> bool:
     """True for a start and for a completion: stores may write only the columns that these change."""
     if record.state is WorkState.RUNNING and before.state is WorkState.PENDING:
         return record == started(
-            before, record.token, record.started_at or 0.0, record.worker or "", record.shelf or ""
+            before, record.token, record.started_at or 0.0, record.worker or "", record.index_key or ""
         )
     if record.state is WorkState.COMPLETED and before.state is WorkState.RUNNING:
         return record == finished(before, record.result, record.completed_at or 0.0)
@@ -268,8 +268,8 @@ def pending(seq: int, **fields: Any) -> Record:
         "rank": NOW + seq,
         "created_at": NOW,
         "since": NOW,
-        "shelf": "ready/call",
-        "place": NOW + seq,
+        "index_key": "ready/call",
+        "sort_key": NOW + seq,
         **own,
     }
     return Record(spec.id, spec, seq, **own)
@@ -280,7 +280,7 @@ def failed(*numbers: int) -> list[Record]:
     line = Attempt(1, NOW, 0.5, "ValueError: no", "me")
     return [
         replace(pending(seq, idempotency_key=f"k{seq}", depends_on=("need",)), state=WorkState.FAILED, error="x",
-                completed_at=NOW, spent=1, failures=1, history=(line,), shelf=None, place=0.0)
+                completed_at=NOW, spent=1, failures=1, history=(line,), index_key=None, sort_key=0.0)
         for seq in numbers
     ]  # fmt: skip
 
@@ -293,19 +293,23 @@ def specimens() -> list[Record]:
     records = [
         pending(1),
         pending(2, params='{"text":"ü \u2028 🎈","deep":[[[{"a":null}]]],"number":1e-9}'.encode()),
-        pending(3, services=(), queue="other", target="a 'quoted' \n target", shelf=None, place=0.0),
-        pending(4, depends_on=("w1", "never"), missing=2, shelf="blocked", dependency_timeout=1.5, watch_at=NOW + 1),
-        pending(5, priority=-2.5, run_at=NOW + 1e6, delay=None, timeout=0.001, shelf="wall", place=NOW + 1e6),
-        pending(6, delay=3.0, shelf="later", place=NOW + 3, is_named=True, on_failed="return"),
+        pending(3, services=(), queue="other", target="a 'quoted' \n target", index_key=None, sort_key=0.0),
+        pending(4, depends_on=("w1", "never"), missing=2, index_key="blocked", dependency_timeout=1.5,
+                watch_at=NOW + 1),
+        pending(5, priority=-2.5, run_at=NOW + 1e6, delay=None, timeout=0.001, index_key="wall", sort_key=NOW + 1e6),
+        pending(6, delay=3.0, index_key="later", sort_key=NOW + 3, is_named=True, on_failed="return"),
         pending(7, idempotency_key="key 'one'", id="an id of \"mine\" ü"),
         pending(8, attempt=2, spent=1, failures=1, next_retry_at=NOW + 9, error="x: y", traceback="a\n  b\n",
-                history=(line,), shelf="later", throttled_since=NOW - 1),
+                history=(line,), index_key="later", throttled_since=NOW - 1),
         pending(9, crashes=2, error="worker_lost", history=tuple(replace(line, number=n) for n in range(1, 101))),
-        replace(pending(10), state=WorkState.RUNNING, token=7, worker="me", started_at=NOW + 1, shelf="running/me"),
+        replace(pending(10), state=WorkState.RUNNING, token=7, worker="me", started_at=NOW + 1,
+                index_key="running/me"),
         replace(pending(11), state=WorkState.FAILED, error="permanent: ü", traceback="t", completed_at=NOW + 2,
-                spent=1, failures=1, shelf=None, place=0.0, history=(line, replace(line, at=None, duration=None))),
-        replace(pending(12), state=WorkState.CANCELLED, completed_at=NOW + 2, shelf=None, place=0.0),
-        replace(pending(13), state=WorkState.COMPLETED, skipped=True, completed_at=NOW + 2, shelf=None, place=0.0),
+                spent=1, failures=1, index_key=None, sort_key=0.0,
+                history=(line, replace(line, at=None, duration=None))),
+        replace(pending(12), state=WorkState.CANCELLED, completed_at=NOW + 2, index_key=None, sort_key=0.0),
+        replace(pending(13), state=WorkState.COMPLETED, skipped=True, completed_at=NOW + 2, index_key=None,
+                sort_key=0.0),
     ]  # fmt: skip
     for seq, result in enumerate(results, 14):
         done = started(pending(seq), seq, NOW + 1, "me", "running/me")
@@ -328,25 +332,31 @@ def lives(hand: Hand, random: Random, turns: int) -> Iterable[Change]:
                     hand.put(plan, moved)
             for _ in range(random.randrange(4)):
                 seq = next(numbers)
-                hand.put(plan, pending(seq, task=random.choice(["call", "note"]), rank=now, place=now))
+                hand.put(plan, pending(seq, task=random.choice(["call", "note"]), rank=now, sort_key=now))
 
         yield change
 
 
 def _moved(record: Record, random: Random, now: float, seq: int, token: int) -> Record | None:
     """The record of a unit after a random legal move."""
-    ended: dict[str, Any] = {"token": 0, "worker": None, "completed_at": now, "shelf": None, "place": 0.0}
+    ended: dict[str, Any] = {
+        "token": 0,
+        "worker": None,
+        "completed_at": now,
+        "index_key": None,
+        "sort_key": 0.0,
+    }
     match record.state, random.randrange(4):
         case WorkState.PENDING, 0:
             return move(record, "cancel", **ended, error="cancelled")
         case WorkState.PENDING, 1:
             at = now + 5
-            return replace(record, shelf="later", place=at, next_retry_at=at, missing=3, watch_at=now)
+            return replace(record, index_key="later", sort_key=at, next_retry_at=at, missing=3, watch_at=now)
         case WorkState.PENDING, _:
             return started(record, token, now, "me", "running/me")
         case WorkState.RUNNING, 0:
             line = Attempt(record.attempt, record.started_at, 0.5, "ValueError: no", "me")
-            return move(record, "retry", token=0, worker=None, shelf="later", place=now + 1, since=now,
+            return move(record, "retry", token=0, worker=None, index_key="later", sort_key=now + 1, since=now,
                         spent=record.attempt, failures=record.failures + 1, next_retry_at=now + 1,
                         error=line.error, history=(*record.history, line))  # fmt: skip
         case WorkState.RUNNING, 1:
@@ -356,5 +366,5 @@ def _moved(record: Record, random: Random, now: float, seq: int, token: int) -> 
         case ((WorkState.FAILED | WorkState.CANCELLED), 0):
             revived = move(record, "revive", completed_at=None, started_at=None, error=None, traceback=None,
                            failures=0, crashes=0, since=now)  # fmt: skip
-            return replace(revived, seq=seq, shelf="ready/call", place=revived.rank)
+            return replace(revived, seq=seq, index_key="ready/call", sort_key=revived.rank)
     return None

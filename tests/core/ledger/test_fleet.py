@@ -161,7 +161,7 @@ def test_a_start_is_committed_with_who_runs_it_before_that_one_is_told() -> None
     first, second = processes(0, 1)
     first.submit("a")
     record = first.record("a")
-    assert (record.worker, record.shelf, second.runs) == ("p1", "running/p1", {})
+    assert (record.worker, record.index_key, second.runs) == ("p1", "running/p1", {})
     assert first.plan.start == []
     assert [one.token for one in first.plan.parts["p1"].start] == [record.token]
 
@@ -407,7 +407,7 @@ def test_whose_callbacks_say_whether_dependencies_are_there_has_its_blocked_work
     other.questions = Questions()
     other.post(other.submission("b", needs=["a"]))
     decider.turn()
-    assert decider.store.on("blocked") == ["b"]
+    assert decider.store.under("blocked") == ["b"]
     other.questions = Questions(dependencies=True)
     other.post()
     decider.turn()
@@ -421,11 +421,11 @@ def test_whose_callbacks_say_whether_dependencies_are_there_has_its_blocked_work
 def test_whose_callbacks_no_longer_say_so_has_its_work_wait_for_its_dependencies() -> None:
     first, second = processes(0, 5, questions=Questions(dependencies=True))
     first.submit("b", needs=["a"])
-    assert first.store.on("blocked") == []
+    assert first.store.under("blocked") == []
     second.questions = Questions()
     second.post()
     first.turn()
-    assert first.store.on("blocked") == ["b"]
+    assert first.store.under("blocked") == ["b"]
     first.submit("a")
     assert runs(second) == [["a"]]
     second.post(second.success("a"))

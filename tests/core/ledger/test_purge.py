@@ -94,9 +94,9 @@ def test_what_has_to_be_read_is_what_is_named() -> None:
     bench = failed_bench("a")
     bench.scheduler.begin(bench.now, bench.wall)
     purge = Purge(["a", "b"])
-    lacks = bench.scheduler.needs([purge, Cancel("c")])
-    assert (lacks.ids, lacks.keys, lacks.dependents_of) == ({"a", "b"}, set(), set())
-    bench.scheduler.absorb(lacks, bench.store.find(lacks))
+    request = bench.scheduler.needs([purge, Cancel("c")])
+    assert (request.ids, request.keys, request.dependents_of) == ({"a", "b"}, set(), set())
+    bench.scheduler.absorb(request, bench.store.find(request))
     assert not bench.scheduler.needs([purge])
     assert bench.scheduler.needs([Cancel("c")]) is NOTHING
 

@@ -93,7 +93,7 @@ def test_the_start_of_an_attempt_is_the_move_of_that_name() -> None:
     record = msgspec.structs.replace(record_in(WorkState.PENDING), spent=4, next_retry_at=11.0)
     assert started(record, 7, 12.0, "me", "running/me") == move(
         record, "start", attempt=5, token=7, started_at=12.0, next_retry_at=None, worker="me",
-        shelf="running/me", place=12.0, watch_at=None,
+        index_key="running/me", sort_key=12.0, watch_at=None,
     )  # fmt: skip
 
 
@@ -103,12 +103,12 @@ def test_the_good_end_of_an_attempt_is_the_move_of_that_name() -> None:
         token=7,
         traceback="of an earlier one",
         worker="me",
-        shelf="running/me",
-        place=12.0,
+        index_key="running/me",
+        sort_key=12.0,
     )
     assert finished(record, 42, 13.0) == move(
         record, "finish", spent=2, token=0, completed_at=13.0, result=42, error=None, traceback=None, worker=None,
-        shelf=None, place=0.0,
+        index_key=None, sort_key=0.0,
     )  # fmt: skip
 
 

@@ -168,7 +168,7 @@ def test_a_line_that_was_reset_begins_with_what_the_store_says() -> None:
     assert stock.take(2) == [11, 12]
 
 
-def test_a_line_of_an_empty_shelf_reads_nothing() -> None:
+def test_a_line_of_an_empty_index_key_reads_nothing() -> None:
     stock = full()
     stock.line.reset(None)
     assert stock.line.key() is None
@@ -176,7 +176,7 @@ def test_a_line_of_an_empty_shelf_reads_nothing() -> None:
     assert stock.reads == []
 
 
-def test_a_shelf_that_is_empty_after_all_has_no_head() -> None:
+def test_an_index_key_that_is_empty_after_all_has_no_head() -> None:
     stock = full()
     stock.stored.clear()
     assert stock.line.key() == (1.0, 1)

@@ -99,7 +99,7 @@ def unbegun_forgotten(patch: pytest.MonkeyPatch) -> None:
 
     def trusting(ledger: Ledger, member: Any) -> None:
         ledger.inherited._about_to_begin |= {
-            one.token for one in ledger.working.shelf(f"running/{member.id}")
+            one.token for one in ledger.working.under(f"running/{member.id}")
         }
         take_up(ledger, member)
 

@@ -13,7 +13,7 @@ from runcue.core.model.retry import Retry
 from runcue.core.model.settings import Rule, Settings
 from runcue.core.model.state import Grant
 from runcue.core.schedule.gates import Allowance, Questions
-from runcue.core.schedule.line import READY, shelf_name
+from runcue.core.schedule.line import READY, index_key_of
 from runcue.core.schedule.outcome import STOPPED
 from runcue.core.schedule.plan import (
     Cancel,
@@ -33,7 +33,7 @@ from tests.core.library import Process, Shared, two
 
 LATE = Failure("late", "too late for its grant")
 PLAIN = Rule(Retry(max_attempts=1))
-SHELF = READY + '["default","task","api"]'
+INDEX_KEY = READY + '["default","task","api"]'
 
 
 @pytest.fixture
@@ -382,7 +382,7 @@ def test_two_lanes_are_chosen_among_by_rank_though_neither_was_read(short_pages:
     assert other.started == ["a", "b", "c"]
 
 
-def test_a_lane_made_late_knows_what_its_shelf_holds() -> None:
+def test_a_lane_made_late_knows_what_is_under_its_index_key() -> None:
     shared, one, _ = two(limits(concurrent=1), serving=())
     one.submit("a", "b")
     late = Process(shared, "late", limits(concurrent=1))
@@ -414,12 +414,12 @@ def test_a_service_that_a_task_needs_and_that_is_declared_later_lets_its_work_go
     assert late.active["gpu"] == 1
 
 
-def test_work_of_a_task_that_chooses_its_services_in_another_way_by_now_changes_its_shelf() -> None:
+def test_work_of_a_task_that_chooses_its_services_in_another_way_by_now_changes_its_index_key() -> None:
     shared = Shared()
     one = Process(shared, "one", limits(), limits("gpu"))
     one.may_start = False
     one.submit("a", "b")
-    assert shared.on(SHELF) == ["a", "b"]
+    assert shared.under(INDEX_KEY) == ["a", "b"]
     late = Process(
         shared,
         "late",
@@ -430,8 +430,8 @@ def test_work_of_a_task_that_chooses_its_services_in_another_way_by_now_changes_
     late.turn()
     assert late.started == ["a"]
     assert late.active == {"api": 0, "gpu": 1}
-    assert shared.on(SHELF) == []
-    assert shared.on(READY + '["default","task"]') == ["b"]
+    assert shared.under(INDEX_KEY) == []
+    assert shared.under(READY + '["default","task"]') == ["b"]
 
 
 def test_work_of_a_task_that_is_not_known_here_is_left_alone() -> None:
@@ -644,7 +644,7 @@ def test_work_that_waited_for_the_code_of_a_dead_worker_waits_no_longer() -> Non
     shared, one, other = two(retry=retry, serving=("one",))
     one.submit("a")
     one.time_out("a")
-    assert shared.on("held/one") == ["a"]
+    assert shared.under("held/one") == ["a"]
     other.serve()
     assert other.started == []
     other.turn(Lost("one"))
@@ -698,14 +698,14 @@ def test_what_a_worker_was_given_while_it_signed_off_is_taken_over_by_who_never_
     one.time_out("b")
     other.post(other.submission("c"))
     one.turn()
-    assert (shared.on("running/one"), shared.on("held/one")) == (["a", "c"], ["b"])
+    assert (shared.under("running/one"), shared.under("held/one")) == (["a", "c"], ["b"])
     del shared.workers["one"]
     other.serve()
     assert other.started == []
     other.turn(Lost("one"))
     assert other.started == ["a", "b", "c"]
     assert [shared.records[work_id].crashes for work_id in "abc"] == [1, 0, 1]
-    assert (shared.on("running/one"), shared.on("held/one"), other.active) == ([], [], {"api": 3})
+    assert (shared.under("running/one"), shared.under("held/one"), other.active) == ([], [], {"api": 3})
     assert list(shared.workers) == ["two"]
     other.turn(Lost("one"))
     assert other.plan.lost == []
@@ -775,7 +775,7 @@ def test_a_new_scheduler_goes_on_with_what_was_given_up() -> None:
     one.turn(is_kept=False)
     one.turn()
     assert one.started == []
-    assert shared.on("held/one") == ["a"]
+    assert shared.under("held/one") == ["a"]
     assert one.scheduler.ledger.held == {"a": held}
     one.turn(Ended("a", held), Ended("b", cancelled, has_answer=True))
     assert one.started == ["a"]
@@ -790,7 +790,7 @@ def test_work_goes_on_when_what_it_needs_completed_elsewhere() -> None:
     one.submit("a")
     other.submit("b", needs=["a"])
     assert other.started == []
-    assert shared.on("blocked") == ["b"]
+    assert shared.under("blocked") == ["b"]
     other.serve()
     one.may_start = False
     one.finish("a")
@@ -1027,7 +1027,7 @@ def test_work_that_waits_for_others_is_warned_about_and_goes_on_waiting() -> Non
     one.submit("b", needs=["a"])
     other.after(2)
     assert other.told("pending_warning") == ["b"]
-    assert shared.on("blocked") == ["b"]
+    assert shared.under("blocked") == ["b"]
     assert shared.records["b"].watch_at is None
 
 
@@ -1116,13 +1116,13 @@ def test_the_answer_of_an_attempt_that_nobody_knows_changes_nothing() -> None:
     assert shared.records == before
 
 
-def test_news_of_its_own_about_a_shelf_that_is_no_lane_of_its_own_are_only_noted() -> None:
+def test_news_of_its_own_about_an_index_key_that_is_no_lane_of_its_own_are_only_noted() -> None:
     _, one, _ = two(limits(concurrent=1), rules={"task": Rule(Retry(), services=("api",))})
     one.submit("a")
     ledger = one.scheduler.ledger
-    shelf = shelf_name("task", "default", ("api",))
-    one.scheduler.catch_up(Changes(ledger.counters._head, shelves={shelf: (5.0, 99)}))
-    assert ledger.working.heads[shelf] == (5.0, 99)
+    index_key = index_key_of("task", "default", ("api",))
+    one.scheduler.catch_up(Changes(ledger.counters._head, index_heads={index_key: (5.0, 99)}))
+    assert ledger.working.heads[index_key] == (5.0, 99)
     assert one.running == ["a"]
 
 

@@ -350,7 +350,7 @@ def test_what_falls_due_goes_where_its_own_program_finds_it() -> None:
     assert (other.started, other.state("a")) == ([], "running")
     one.read()
     assert one.started == ["a"]
-    assert shared.on(str(shared.records["a"].shelf)) == ["a"]
+    assert shared.under(str(shared.records["a"].index_key)) == ["a"]
 
 
 def test_dependents_of_another_program_go_on() -> None:
@@ -491,7 +491,7 @@ def test_when_one_did_no_harm_the_next_runs_at_once() -> None:
     assert len({*ended}) == 4
 
 
-def test_one_that_was_set_aside_and_has_ended_since_lets_the_next_come() -> None:
+def test_one_that_was_put_aside_and_has_ended_since_lets_the_next_come() -> None:
     third = after_two_deaths("a", "b", "c")
     assert third.started == ["a"]
     third.cancel("b")
@@ -551,6 +551,18 @@ def test_who_takes_over_gives_back_what_it_never_began_itself() -> None:
     other.submit("b")
     assert other.scheduler.ledger.ready.services["api"].windows[0].room(other.now) == 0
     assert sorted(other.started) == ["a", "b"]
+
+
+def test_who_takes_over_gives_nothing_back_that_was_given_back_before() -> None:
+    shared, one, other = two(limits(rate=(2, 60.0)), serving=("two",))
+    one.submit("a")
+    shared.letters.clear()
+    [granted] = shared.grants
+    shared.grants.append(replace(granted, amount=-granted.amount))
+    other.submit("b")
+    assert other.scheduler.ledger.ready.services["api"].windows[0].room(other.now) == 0
+    assert sorted(other.started) == ["a", "b"]
+    assert [grant.amount for grant in shared.grants] == [1, -1, 1, 1]
 
 
 def test_who_no_longer_decides_knows_which_of_its_own_submissions_wait_for_room() -> None:

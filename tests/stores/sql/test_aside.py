@@ -19,7 +19,7 @@ from runcue.testing.manual_turns import NOW, Hand, pending
 from tests.handlers import no_op
 from tests.stores.hands import change
 
-SHELF = "ready/call"
+INDEX_KEY = "ready/call"
 PATIENCE = 240.0
 
 
@@ -32,10 +32,10 @@ async def hand_on(path: Path, kept: dict[str, Record] | None = None) -> AsyncIte
         await store.close()
 
 
-def page(shelf: str) -> Any:
+def page(index_key: str) -> Any:
     def look(turn: Turn) -> list[str]:
         assert turn.reader is not None
-        return [record.id for record in turn.reader.page(shelf, None, 10)]
+        return [record.id for record in turn.reader.page(index_key, None, 10)]
 
     return look
 
@@ -75,12 +75,12 @@ async def test_damaged_work_is_counted_out_once_and_the_turn_after_knows(path: P
     async with hand_on(path) as hand, hand_on(path, hand.kept) as other:
         await hand.write(*[pending(number) for number in (1, 2, 3)])
         change(path, "UPDATE work_units SET params = '{' WHERE seq = 1")
-        assert await hand.look(page(SHELF)) == ["w2", "w3"]
+        assert await hand.look(page(INDEX_KEY)) == ["w2", "w3"]
         assert await counts(hand) == (2, 0)
         await hand.write(pending(4))
         assert hand.changes is not None
         assert hand.changes.head.pending == 2
-        assert await other.look(page(SHELF)) == ["w2", "w3", "w4"]
+        assert await other.look(page(INDEX_KEY)) == ["w2", "w3", "w4"]
         await other.write(pending(5))
         assert await counts(hand) == (4, 0)
 
@@ -100,34 +100,38 @@ async def test_mended_work_is_back_with_the_next_process_and_counted(path: Path)
     async with hand_on(path) as hand:
         await hand.write(pending(1, watch_at=NOW), pending(2))
         change(path, "UPDATE work_units SET params = '{' WHERE seq = 1")
-        assert await hand.look(page(SHELF)) == ["w2"]
+        assert await hand.look(page(INDEX_KEY)) == ["w2"]
     kept = hand.kept
     async with hand_on(path, kept) as hand:
-        assert await hand.look(page(SHELF)) == ["w2"], "it is still damaged"
+        assert await hand.look(page(INDEX_KEY)) == ["w2"], "it is still damaged"
         assert await counts(hand) == (1, 0)
     change(path, "UPDATE work_units SET params = '{}' WHERE seq = 1")
     async with hand_on(path, kept) as hand:
-        assert await hand.look(page(SHELF)) == ["w1", "w2"]
+        assert await hand.look(page(INDEX_KEY)) == ["w1", "w2"]
         assert hand.changes is not None
-        assert hand.changes.shelves[SHELF] == (NOW + 1, 1)
+        assert hand.changes.index_heads[INDEX_KEY] == (NOW + 1, 1)
         assert await counts(hand) == (2, 0)
         assert await hand.store.get("w1") == kept["w1"]
         await hand.write(pending(3))
         assert await counts(hand) == (3, 0)
 
 
-@pytest.mark.parametrize("shelf", ["blocked", "held/me"])
-async def test_what_waited_for_others_stays_aside_until_somebody_writes_it(path: Path, shelf: str) -> None:
+@pytest.mark.parametrize("index_key", ["blocked", "held/me"])
+async def test_what_waited_for_others_stays_aside_until_somebody_writes_it(
+    path: Path, index_key: str
+) -> None:
     async with hand_on(path) as hand:
-        await hand.write(pending(1, shelf=shelf), pending(2))
+        await hand.write(pending(1, index_key=index_key), pending(2))
         change(path, "UPDATE work_units SET params = '{' WHERE seq = 1")
-        assert await hand.look(page(shelf)) == []
+        assert await hand.look(page(index_key)) == []
         change(path, "UPDATE work_units SET params = '{}' WHERE seq = 1")
     kept = hand.kept
     async with hand_on(path, kept) as hand:
-        assert await hand.look(page(shelf)) == []
+        assert await hand.look(page(index_key)) == []
         assert await counts(hand) == (1, 0)
-        cancelled = replace(kept["w1"], state=WorkState.CANCELLED, completed_at=NOW, shelf=None, place=0.0)
+        cancelled = replace(
+            kept["w1"], state=WorkState.CANCELLED, completed_at=NOW, index_key=None, sort_key=0.0
+        )
         await hand.write(cancelled)
         assert await counts(hand) == (1, 0)
 

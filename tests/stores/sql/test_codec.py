@@ -97,22 +97,22 @@ def records_of(spec: Spec) -> st.SearchStrategy[Record]:
         worker=st.none() | text,
         missing=whole,
         since=real,
-        shelf=st.none() | text,
-        place=real,
+        index_key=st.none() | text,
+        sort_key=real,
         watch_at=st.none() | real,
     )
 
 
 records = specs.flatmap(records_of)
 PLAIN_SPEC = Spec("w1", "extract", b'{"page":1}', ("api", "disk"))
-PLAIN = Record("w1", PLAIN_SPEC, 4, 100.0, 100.5, shelf="ready/extract", place=100.0)
+PLAIN = Record("w1", PLAIN_SPEC, 4, 100.0, 100.5, index_key="ready/extract", sort_key=100.0)
 FULL_SPEC = Spec(
     "w2", "täsk", b'{"text":"\xc3\xbc\\u0000"}', (), "night", "out\0.txt", ("a", "b"), 2.5, 1.0, 2.0, 3.0, 4.0, "key",
     "return", True, Retry(7, "power", 1.5, 9.0, jitter=False), (("tokens", 12.0), ("usd", 0.5)),
 )  # fmt: skip
 FULL = Record(
     "w2", FULL_SPEC, 5, -1.5, 2.0, WorkState.FAILED, 2, 3, 4, 5, 6.0, 7.0, 8.0, 9.0, True, [1, {"a": None}], "error",
-    "trace", (Attempt(1, None, None, "x"), Attempt(1, 1.5, 0.5, "y", "w")), 10, "worker", 11, 12.0, "shelf",
+    "trace", (Attempt(1, None, None, "x"), Attempt(1, 1.5, 0.5, "y", "w")), 10, "worker", 11, 12.0, "index_key",
     13.0, 14.0, "ssh_a",
 )  # fmt: skip
 
@@ -163,9 +163,10 @@ def test_an_update_writes_all_that_can_change(record: Record, data: st.DataObjec
     assert stored(connection, record.id) == later
 
 
-STARTED = ("state", "attempt", "token", "worker", "started_at", "next_retry_at", "shelf", "place", "watch_at")
-FINISHED = ("state", "spent", "token", "worker", "completed_at", "result", "error", "traceback", "shelf", "place",
-            "watch_at")  # fmt: skip
+STARTED = ("state", "attempt", "token", "worker", "started_at", "next_retry_at", "index_key", "sort_key",
+           "watch_at")  # fmt: skip
+FINISHED = ("state", "spent", "token", "worker", "completed_at", "result", "error", "traceback", "index_key",
+            "sort_key", "watch_at")  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -251,7 +252,7 @@ def test_equal_names_come_back_as_the_same_objects() -> None:
     assert one.spec.services is two.spec.services
     assert one.spec.task is two.spec.task
     assert one.spec.queue is two.spec.queue
-    assert one.shelf is two.shelf
+    assert one.index_key is two.index_key
     assert one.worker is two.worker
 
 
@@ -438,20 +439,20 @@ def test_a_damaged_line_of_history_is_refused_with_the_id_of_its_work() -> None:
 # --- Pages ----------------------------------------------------------------------------------------
 
 
-def test_a_shelf_is_paged_in_the_order_of_place_and_number() -> None:
+def test_an_index_key_is_paged_in_the_order_of_sort_key_and_number() -> None:
     connection = database()
     places = {1: 5.0, 2: 5.0, 3: 5.0, 4: 1.0, 5: 9.0, 6: 5.0}
     for seq, place in places.items():
         spec = replace(PLAIN_SPEC, id=f"w{seq}")
-        insert(connection, Record(spec.id, spec, seq, place, 1.0, shelf="s", place=place))
-    insert(connection, replace(PLAIN, id="other", seq=7, shelf="t"))
+        insert(connection, Record(spec.id, spec, seq, place, 1.0, index_key="s", sort_key=place))
+    insert(connection, replace(PLAIN, id="other", seq=7, index_key="t"))
     seen, after = [], (float("-inf"), 0)
     for _ in range(10):
         page = [codec.read_row(row) for row in connection.execute(SQLITE.page, ("s", *after, 2))]
         if not page:
             break
         seen += [record.seq for record in page]
-        after = page[-1].place, page[-1].seq
+        after = page[-1].sort_key, page[-1].seq
     assert seen == [4, 1, 2, 3, 6, 5]
 
 

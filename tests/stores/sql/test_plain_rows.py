@@ -14,9 +14,9 @@ from runcue.stores.sql import codec, statements
 from runcue.stores.sqlite.schema import migrate
 
 SPEC = Spec("w1", "extract", b'{"page":1}', ("api", "disk"))
-PENDING = Record("w1", SPEC, 4, 100.0, 100.5, since=100.5, shelf="ready/extract", place=100.0)
+PENDING = Record("w1", SPEC, 4, 100.0, 100.5, since=100.5, index_key="ready/extract", sort_key=100.0)
 RUNNING = replace(
-    PENDING, state=WorkState.RUNNING, token=7, started_at=101.0, worker="me", shelf="running/me"
+    PENDING, state=WorkState.RUNNING, token=7, started_at=101.0, worker="me", index_key="running/me"
 )
 OF_SPEC: dict[str, Any] = {
     "id": "w2", "task": "täsk", "params": b"{}", "services": (), "queue": "night", "target": "out",
@@ -31,7 +31,7 @@ OF_RECORD: dict[str, Any] = {
     "next_retry_at": 8.0,
     "throttled_since": 9.0, "skipped": True, "result": [1], "error": "error", "traceback": "trace",
     "history": (Attempt(1, None, None, "x"),), "crashes": 10, "worker": "worker", "missing": 11, "since": 12.0,
-    "shelf": "shelf", "place": 13.0, "watch_at": 14.0, "chosen": "ssh_a",
+    "index_key": "index_key", "sort_key": 13.0, "watch_at": 14.0, "chosen": "ssh_a",
 }  # fmt: skip
 VARIED = [
     *(replace(RUNNING, spec=replace(SPEC, **{name: value})) for name, value in OF_SPEC.items()),

@@ -1,4 +1,4 @@
-"""What is kept of shelves and keys that nobody uses goes in time, and what a long window needs stays."""
+"""Index keys and services' keys that nobody uses go in time, and what a long window needs stays."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ async def use_keys(path: Path, **options: Any) -> float:
     return now
 
 
-def test_keys_and_shelves_without_work_are_forgotten_but_what_they_remember_is_not(
+def test_keys_and_index_keys_without_work_are_forgotten_but_what_they_remember_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "queue.db"
     run(use_keys(path))
     assert len(rows(path, "SELECT name FROM services WHERE name LIKE '%]'")) == 6
-    assert len(rows(path, "SELECT name FROM shelves")) >= 6
+    assert len(rows(path, "SELECT name FROM index_heads")) >= 6
     pruned(path, 2e9, 1e9)
     assert len(rows(path, "SELECT name FROM services WHERE name LIKE '%]'")) == 6, (
         "others may not have seen it yet"
@@ -63,7 +63,7 @@ def test_keys_and_shelves_without_work_are_forgotten_but_what_they_remember_is_n
     pruned(path, 2e9, 1e9)
     assert rows(path, "SELECT name FROM services ORDER BY name") == [("api",), ("api[u3]",)]
     assert rows(path, "SELECT service FROM circuit_state WHERE service LIKE '%]'") == [("api[u3]",)]
-    assert rows(path, "SELECT name FROM shelves WHERE place IS NULL") == []
+    assert rows(path, "SELECT name FROM index_heads WHERE sort_key IS NULL") == []
 
 
 def test_keys_go_some_at_a_time_and_it_is_said_when_there_may_be_more(
@@ -74,7 +74,7 @@ def test_keys_go_some_at_a_time_and_it_is_said_when_there_may_be_more(
     monkeypatch.setattr(pruning, "LATELY", -1)
     monkeypatch.setattr(pruning, "SOME", 2)
     with open_file(str(path)) as connection:
-        connection.execute("DELETE FROM shelves; DELETE FROM service_log").fetchall()
+        connection.execute("DELETE FROM index_heads; DELETE FROM service_log").fetchall()
         steps = [prune(connection, 2e9, None, 1e9)[1] for _ in range(4)]
     assert steps == [True, True, False, False]
     assert rows(path, "SELECT name FROM services ORDER BY name") == [("api",), ("api[u3]",)]

@@ -485,13 +485,13 @@ async def test_no_descriptor_is_left_open(path: Path) -> None:
 async def test_damaged_counters_do_not_keep_a_reader_from_looking(path: Path, syncs: Syncs) -> None:
     async with hand_on(path) as (hand, _):
         await hand.write(pending(1))
-        change(path, "UPDATE head SET revision = 'many', told = 'much'")
+        change(path, "UPDATE head SET revision = 'many', last_event_seq = 'much'")
         with Reader(path) as reader:
             syncs.since()
             for _ in range(2):
                 assert reader.get("w1") is not None
                 assert syncs.since() == 1, "which moment that was cannot be told"
-            change(path, "UPDATE head SET revision = 1, told = 0")
+            change(path, "UPDATE head SET revision = 1, last_event_seq = 0")
             await hand.write(pending(2))
             syncs.since()
             assert reader.get("w2") is not None

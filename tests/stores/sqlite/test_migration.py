@@ -50,6 +50,11 @@ BY_HAND = {
     "workers": "SELECT id, host, boot, pid, started_at, queues, '{}', 1 FROM made.workers",
 }
 """Rows of tables that the program below leaves empty, or that looked otherwise."""
+RENAMED = {
+    "shelves": "index_heads", "set_aside": "quarantine", "shelf": "index_key", "place": "sort_key",
+    "told": "last_event_seq",
+}  # fmt: skip
+"""What tables and columns of the first version are called now."""
 
 
 def program(path: Path) -> Cue:
@@ -101,11 +106,14 @@ def make_old(source: Path, path: Path) -> dict[str, list[Any]]:
     connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}; PRAGMA user_version = 1")
     connection.execute("ATTACH ? AS made; DELETE FROM head", (str(source),))
     for table in columns():
-        names = ", ".join(str(row[1]) for row in connection.execute(f"PRAGMA main.table_info({table})"))
+        names = [str(row[1]) for row in connection.execute(f"PRAGMA main.table_info({table})")]
         if table in BY_HAND:
             connection.execute(f"INSERT INTO main.{table} {BY_HAND[table]}")
         else:
-            connection.execute(f"INSERT INTO main.{table} ({names}) SELECT {names} FROM made.{table}")
+            connection.execute(
+                f"INSERT INTO main.{table} ({', '.join(names)}) "
+                f"SELECT {', '.join(map(called, names))} FROM made.{called(table)}"
+            )
     connection.execute("DETACH made")
     rows = contents(connection)
     connection.close()
@@ -113,8 +121,14 @@ def make_old(source: Path, path: Path) -> dict[str, list[Any]]:
     return rows
 
 
+def called(name: str) -> str:
+    """What a table or column of the first version is called now."""
+    return RENAMED.get(name, name)
+
+
 def columns() -> dict[str, list[str]]:
-    """What the tables of the first version have that they still have; nothing for those that are gone."""
+    """What the tables of the first version have that they still have, by their names in it; nothing for those that
+    are gone."""
     found: list[dict[str, list[str]]] = []
     for version in (1, schema.VERSION):
         made = apsw.Connection(":memory:")
@@ -125,7 +139,10 @@ def columns() -> dict[str, list[str]]:
             {one: [str(row[1]) for row in made.execute(f"PRAGMA table_info({one})")] for one in names}
         )
     first, last = found
-    return {table: [one for one in first[table] if one in last.get(table, ())] for table in sorted(first)}
+    return {
+        table: [one for one in first[table] if called(one) in last.get(called(table), ())]
+        for table in sorted(first)
+    }
 
 
 @pytest.fixture
@@ -134,9 +151,11 @@ def old(left: Path, path: Path) -> dict[str, list[Any]]:
 
 
 def contents(connection: apsw.Connection) -> dict[str, list[Any]]:
-    """All rows of all tables that the first version had and that there still are."""
+    """All rows of all tables that the first version had and that there still are, by their names in it."""
+    is_old = connection.execute("PRAGMA user_version").fetchall() == [(1,)]
+    name = str if is_old else called
     return {
-        table: connection.execute(f"SELECT {', '.join(names)} FROM {table}").fetchall()
+        table: connection.execute(f"SELECT {', '.join(map(name, names))} FROM {name(table)}").fetchall()
         for table, names in columns().items()
         if names
     }

@@ -16,12 +16,12 @@ import pytest
 from runcue import Cue, Reader, SchemaTooNew, StorageBusy, StorageCorrupt, StoreError, WorkState
 from runcue.stores.sqlite import schema
 from runcue.stores.sqlite.recovery import recover as recovery
-from runcue.stores.sqlite.recovery.copy import shapes
+from runcue.stores.sqlite.recovery.copy import IDS, shapes
 from runcue.stores.sqlite.recovery.pages import Leaf, Log, Pages
 from runcue.stores.sqlite.recovery.rebuild import LEAP
 from runcue.stores.sqlite.recovery.recover import Rescue, recover
 from tests.handlers import no_op
-from tests.stores.hands import change
+from tests.stores.hands import BEFORE_STEP_6, change
 
 PATIENCE = 240.0
 SIZE = 4096
@@ -227,16 +227,17 @@ WRONG = {
     "SELECT 1 FROM head WHERE blocked != (SELECT count(*) FROM work_units WHERE missing)",
     "SELECT 1 FROM head WHERE seq < (SELECT max(seq) FROM work_units)",
     "SELECT 1 FROM head WHERE token < (SELECT max(token) FROM work_units)",
-    "SELECT 1 FROM head WHERE told < (SELECT max(first_seq + amount - 1) FROM events)",
-    "SELECT 1 FROM work_units WHERE (shelf IS NULL) = (state IN ('pending', 'running'))",
+    "SELECT 1 FROM head WHERE last_event_seq < (SELECT max(first_seq + amount - 1) FROM events)",
+    "SELECT 1 FROM work_units WHERE (index_key IS NULL) = (state IN ('pending', 'running'))",
     "SELECT 1 FROM work_units WHERE state = 'running' AND leased_by NOT IN (SELECT id FROM workers)",
     "SELECT 1 FROM work_units WHERE history != (SELECT count(*) FROM attempts WHERE work_id = work_units.id)",
     "SELECT 1 FROM attempts WHERE work_id NOT IN (SELECT id FROM work_units)",
     "SELECT 1 FROM dependencies WHERE work_id NOT IN (SELECT id FROM work_units)",
-    """SELECT shelf, place, seq FROM (SELECT shelf, place, seq, row_number() OVER
-    (PARTITION BY shelf ORDER BY place, seq) AS n FROM work_units WHERE state = 'pending') WHERE n = 1
-    EXCEPT SELECT name, place, seq FROM shelves""",
-    "SELECT 1 FROM shelves WHERE place IS NOT NULL AND seq NOT IN (SELECT seq FROM work_units WHERE shelf = name)",
+    """SELECT index_key, sort_key, seq FROM (SELECT index_key, sort_key, seq, row_number() OVER
+    (PARTITION BY index_key ORDER BY sort_key, seq) AS n FROM work_units WHERE state = 'pending') WHERE n = 1
+    EXCEPT SELECT name, sort_key, seq FROM index_heads""",
+    """SELECT 1 FROM index_heads
+    WHERE sort_key IS NOT NULL AND seq NOT IN (SELECT seq FROM work_units WHERE index_key = name)""",
 }
 """What finds nothing in a queue whose rows agree."""
 
@@ -357,7 +358,7 @@ def test_of_a_file_that_was_cut_off_the_beginning_is_kept(
 
 @pytest.mark.parametrize(
     "what",
-    ["sqlite_schema", "work_units", "shelves", "workers", "head", "events", "services", "dependencies"],
+    ["sqlite_schema", "work_units", "index_heads", "workers", "head", "events", "services", "dependencies"],
 )
 async def test_a_cue_works_on_what_was_saved(sound: Sound, path: Path, what: str) -> None:
     saved(path, noise(sound.whole, sound.roots.get(what, 1)))
@@ -486,7 +487,7 @@ def test_a_damaged_log_is_kept_up_to_the_damage(sound: Sound, path: Path, share:
     assert any("log is damaged" in problem for problem in made.problems)
     assert is_consistent(path)
     [head] = rows_of(path, "head").values()
-    assert head["told"] > LEAP
+    assert head["last_event_seq"] > LEAP
 
 
 # --- Refusals and interruptions -------------------------------------------------------------------
@@ -641,7 +642,10 @@ def test_a_damaged_file_of_the_first_version_becomes_one_of_this_version(sound: 
     works = rows_of(donor, "work_units").values()
     connection.executemany(
         f"INSERT INTO work_units VALUES ({', '.join('?' * len(columns))})",
-        [[row[str(name)] for name in columns] for row in works],
+        [
+            [row[{"shelf": "index_key", "place": "sort_key"}.get(str(name), str(name))] for name in columns]
+            for row in works
+        ],
     )
     [(root,)] = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'work_units'").fetchall()
     connection.close()
@@ -650,3 +654,51 @@ def test_a_damaged_file_of_the_first_version_becomes_one_of_this_version(sound: 
     assert made.tables["work_units"] == len(works)
     with Reader(path) as reader:
         assert reader.count()[WorkState.RUNNING] == 1
+
+
+@pytest.fixture
+def older(sound: Sound, path: Path) -> bytes:
+    """The sound file as the version before step 6 would have written it."""
+    path.write_bytes(sound.whole)
+    connection = apsw.Connection(str(path))
+    connection.execute(BEFORE_STEP_6).fetchall()
+    assert connection.execute("PRAGMA journal_mode = DELETE").fetchall() == [("delete",)]
+    made = apsw.Connection(":memory:")
+    for step in schema.MIGRATIONS[:5]:
+        made.execute(step).fetchall()
+    names = "SELECT type, name FROM sqlite_schema ORDER BY name"
+    assert connection.execute(names).fetchall() == made.execute(names).fetchall()
+    connection.close()
+    return path.read_bytes()
+
+
+def test_nothing_is_lost_of_a_sound_file_with_the_names_before_step_6(
+    sound: Sound, older: bytes, path: Path
+) -> None:
+    made = recover(path, force=True)
+    assert (made.lost, made.problems) == ({}, ())
+    donor = path.with_name("donor.db")
+    donor.write_bytes(sound.whole)
+    for table in COPIED:
+        before, after = rows_of(donor, table), rows_of(path, table)
+        for rows in (before, after):
+            for row in rows.values():
+                row.pop("revision", None)
+        assert after == before, table
+    assert is_consistent(path)
+
+
+@pytest.mark.parametrize("table", ["work_units", "shelves", "set_aside", "head", "work_units_on_shelf", IDS])
+def test_a_damaged_file_with_the_names_before_step_6_is_recovered(
+    sound: Sound, older: bytes, path: Path, table: str
+) -> None:
+    connection = apsw.Connection(str(path))
+    [(root,)] = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchall()
+    connection.close()
+    assert isinstance(root, int)
+    made = saved(path, noise(older, root))
+    assert made.tables["work_units"] == len(sound.pages["work_units"])
+    assert "work_units" not in made.lost
+    assert is_consistent(path)
+    states = asyncio.run(finish(path))
+    assert WorkState.PENDING not in {state for work, state in states.items() if work != "late"}

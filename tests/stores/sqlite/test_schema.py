@@ -171,15 +171,15 @@ def test_old_starts_are_found_in_the_order_they_were_written() -> None:
     assert "USE TEMP B-TREE FOR ORDER BY" not in plan
 
 
-def test_running_work_is_found_on_its_shelves() -> None:
+def test_running_work_is_found_by_its_index_keys() -> None:
     query = f"{statements.SELECT} {SQLITE.by_state[WorkState.RUNNING]} ORDER BY seq DESC LIMIT 10"
     plan = [row[3] for row in made().execute(f"EXPLAIN QUERY PLAN {query}")]
-    assert plan[0] == "SEARCH work_units USING INDEX work_units_on_shelf (shelf>? AND shelf<?)"
+    assert plan[0] == "SEARCH work_units USING INDEX work_units_by_index_key (index_key>? AND index_key<?)"
 
 
-def test_a_page_is_found_by_number_among_many_of_one_place() -> None:
+def test_a_page_is_found_by_number_among_many_of_one_sort_key() -> None:
     plan = [row[3] for row in made().execute(f"EXPLAIN QUERY PLAN {SQLITE.page}", ("s", 1.0, 1, 10))]
-    assert any("shelf=? AND place=? AND rowid>?" in step for step in plan)
+    assert any("index_key=? AND sort_key=? AND rowid>?" in step for step in plan)
 
 
 def test_the_newest_come_first_without_sorting() -> None:

@@ -39,7 +39,7 @@ from tests.patience import until
 from tests.stores.beside import PATIENCE
 from tests.stores.hands import change, hand_on, inside, opened
 
-SHELF = "ready/call"
+INDEX_KEY = "ready/call"
 
 
 def told(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
@@ -81,7 +81,7 @@ async def test_a_damaged_work_is_passed_over_and_the_rest_goes_on(
 
         def page(turn: Turn) -> list[Record]:
             assert turn.reader is not None
-            return turn.reader.page(SHELF, None, 4)
+            return turn.reader.page(INDEX_KEY, None, 4)
 
         for _ in range(2):
             assert [record.id for record in await hand.look(page)] == sound
@@ -92,10 +92,10 @@ async def test_a_damaged_work_is_passed_over_and_the_rest_goes_on(
         await hand.write(pending(9))
         with Reader(path) as reader:
             assert [work.id for work in reader.list()] == ["w9", *sound[::-1]]
-    [(shelf, there)] = open_file(str(path), read_only=True).execute(
-        f"SELECT shelf, {column} FROM work_units WHERE seq = ?", (seq,)
+    [(index_key, there)] = open_file(str(path), read_only=True).execute(
+        f"SELECT index_key, {column} FROM work_units WHERE seq = ?", (seq,)
     )
-    assert (shelf, there) == (None, value)
+    assert (index_key, there) == (None, value)
     lines = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(told(caplog, "left out")) == len(lines) == 2  # of the store, and of the Reader
     assert all(f"'w{seq}'" in line.getMessage() for line in lines)
@@ -122,20 +122,20 @@ async def test_others_are_told_which_work_is_the_first_when_the_first_is_damaged
         await one.write(pending(1), pending(2))
         await other.look(lambda turn: None)
         change(path, "UPDATE work_units SET state = 'parked' WHERE seq = 1")
-        await one.look(lambda turn: turn.reader.page(SHELF, None, 1) if turn.reader else None)
+        await one.look(lambda turn: turn.reader.page(INDEX_KEY, None, 1) if turn.reader else None)
         await other.look(lambda turn: None)
         assert other.changes is not None
-        assert other.changes.shelves == {SHELF: (NOW + 2, 2)}
+        assert other.changes.index_heads == {INDEX_KEY: (NOW + 2, 2)}
 
 
-async def test_a_damaged_work_stays_on_its_shelf_when_the_turn_fails(path: Path) -> None:
+async def test_a_damaged_work_keeps_its_index_key_when_the_turn_fails(path: Path) -> None:
     async with hand_on(path) as (hand, _):
         await hand.write(pending(1), pending(2))
         change(path, "UPDATE work_units SET state = 'parked' WHERE seq = 1")
 
         def fail(plan: Plan, turn: Turn) -> None:
             assert turn.reader is not None
-            assert [record.id for record in turn.reader.page(SHELF, None, 2)] == ["w2"]
+            assert [record.id for record in turn.reader.page(INDEX_KEY, None, 2)] == ["w2"]
             raise ZeroDivisionError
 
         for _ in range(2):
@@ -637,7 +637,7 @@ async def test_files_of_pruned_work_are_deleted_after_it(path: Path) -> None:
 
 
 def ended(seq: int, state: WorkState, **fields: Any) -> Record:
-    over: dict[str, Any] = {"completed_at": 2.0, "shelf": None, "place": 0.0}
+    over: dict[str, Any] = {"completed_at": 2.0, "index_key": None, "sort_key": 0.0}
     return replace(pending(seq, **fields), state=state, **over)
 
 
@@ -741,10 +741,10 @@ async def test_damaged_events_are_called_damaged(path: Path) -> None:
 async def test_by_default_a_reader_of_events_begins_with_its_own_time(path: Path) -> None:
     async with hand_on(path) as (hand, store):
         await hand.write(pending(1), events=[EventDraft("progress", NOW)])
-        assert store.told == 0
+        assert store.last_event_seq == 0
     async with hand_on(path) as (hand, store):
-        assert store.told == 1
-        bus = Bus(None, store.events, store.told)
+        assert store.last_event_seq == 1
+        bus = Bus(None, store.events, store.last_event_seq)
         await hand.write(pending(2), events=[EventDraft("progress", NOW)])
         bus.end()
         assert [event.seq async for event in bus.read(None)] == [2]
@@ -758,7 +758,7 @@ async def test_works_of_a_state_are_found_where_there_are_many_others(path: Path
     async with hand_on(path) as (hand, store):
         await hand.write(*[pending(number) for number in range(1, 8)])
         run = [started(hand.kept[f"w{n}"], n, NOW, "me", "running/me") for n in (2, 3)]
-        ended: dict[str, Any] = {"completed_at": NOW, "shelf": None, "place": 0.0}
+        ended: dict[str, Any] = {"completed_at": NOW, "index_key": None, "sort_key": 0.0}
         bad = [replace(hand.kept["w5"], state=WorkState.FAILED, **ended),
                replace(hand.kept["w6"], state=WorkState.CANCELLED, **ended)]  # fmt: skip
         await hand.write(*run, *bad)

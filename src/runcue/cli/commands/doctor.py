@@ -123,7 +123,7 @@ def _has_problems(home: Home) -> bool:
 
 
 def _numbers(rows: Mapping[str, int]) -> str:
-    names = {"work_units": "jobs", "head": None, "shelves": None, "circuit_state": None}
+    names = {"work_units": "jobs", "head": None, "index_heads": None, "circuit_state": None}
     told = {names.get(name, name): number for name, number in rows.items() if number}
     return (
         ", ".join(f"{clean(name.replace('_', ' '))} {number:,}" for name, number in told.items() if name)

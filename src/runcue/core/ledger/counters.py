@@ -54,7 +54,7 @@ class Counters:
     def store(self, now: float, events: int, decider: str | None, wake_at: float | None) -> Head:
         """The counters as this turn leaves them, after emitting so many events."""
         before, ended = self._head, self._ended
-        self._head = Head(before.revision, self.seq, self.token, before.told + events, now, self.pending,
+        self._head = Head(before.revision, self.seq, self.token, before.last_event_seq + events, now, self.pending,
                           self.running, ended[COMPLETED], ended[FAILED], ended[CANCELLED], self.blocked, decider,
                           wake_at)  # fmt: skip
         return self._head

@@ -46,7 +46,7 @@ from runcue.core.model.record import Record, Spec, WorkState
 from runcue.core.model.settings import Rule, Settings
 from runcue.core.schedule.gates import Gates, Questions
 from runcue.core.schedule.lane import Lane
-from runcue.core.schedule.line import READY, shelf_name
+from runcue.core.schedule.line import READY, index_key_of
 from runcue.core.schedule.plan import Outcome, Plan, Submit, TurnReader
 from runcue.core.schedule.ready import Ready
 
@@ -160,7 +160,7 @@ class Ledger:
         """True when the next turn needs that pending unit: it is in the line of its lane, or held."""
         if record.id in self.held:
             return True
-        if record.state is not WorkState.PENDING or not str(record.shelf).startswith(READY):
+        if record.state is not WorkState.PENDING or not str(record.index_key).startswith(READY):
             return False
         lane = self.lanes.find(record.spec)
         return lane is not None and lane.line.reaches(record)
@@ -233,7 +233,9 @@ class Ledger:
                         run = []
                         runs.append((mine, run))
                         lane = mine
-                    record = Record(spec.id, spec, seq, rank, now, since=now, shelf=mine.shelf, place=rank)
+                    record = Record(
+                        spec.id, spec, seq, rank, now, since=now, index_key=mine.index_key, sort_key=rank
+                    )
                     run.append(record)
             fresh[spec.id] = record
             emit(record)
@@ -245,7 +247,7 @@ class Ledger:
         self.counters.accepted(len(specs))
         self.working.add(fresh)
         for mine, run in runs:
-            plan.shelves.add(mine.shelf)
+            plan.index_keys.add(mine.index_key)
             join(mine, run)
         if settings.reject_policy == "drop_oldest":
             for record in fresh.values():
@@ -254,15 +256,15 @@ class Ledger:
 
     def place(self, record: Record) -> None:
         """Put a pending unit where it waits: for its time, for other units, or in its lane."""
-        lane, shelf, place = self._where(record)
-        shelves = self.turn.plan.shelves
-        if not shelf.startswith(HELD):
-            shelves.add(shelf)
-        worker = record.worker if shelf.startswith(HELD) else None
-        if shelf != record.shelf or place != record.place or worker != record.worker:
-            if record.shelf is not None and not record.shelf.startswith(HELD):
-                shelves.add(record.shelf)
-            record = replace(record, shelf=shelf, place=place, worker=worker)
+        lane, index_key, sort_key = self._where(record)
+        index_keys = self.turn.plan.index_keys
+        if not index_key.startswith(HELD):
+            index_keys.add(index_key)
+        worker = record.worker if index_key.startswith(HELD) else None
+        if index_key != record.index_key or sort_key != record.sort_key or worker != record.worker:
+            if record.index_key is not None and not record.index_key.startswith(HELD):
+                index_keys.add(record.index_key)
+            record = replace(record, index_key=index_key, sort_key=sort_key, worker=worker)
             self.working.write(record)
         if lane is not None:
             if self.gates is not None:
@@ -272,11 +274,11 @@ class Ledger:
             return
         if self.is_shared:
             self.working.only_this_turn(record.id)
-        if shelf in (LATER, WALL):
-            self.timers.wait(record, shelf, place)
+        if index_key in (LATER, WALL):
+            self.timers.wait(record, index_key, sort_key)
 
     def _where(self, record: Record) -> tuple[Lane | None, str, float]:
-        """Where a pending unit waits: its lane if it may start, its index key, and its place there."""
+        """Where a pending unit waits: its lane if it may start, its index key, and its sort key."""
         spec = record.spec
         if record.id in self.held:
             return None, f"{HELD}{record.worker or self.turn.worker}", record.since
@@ -290,8 +292,8 @@ class Ledger:
             return None, LATER, record.created_at + spec.delay
         lane = self.lanes.find(spec)
         if lane is None:  # it is placed anew once its task and services are known
-            return None, shelf_name(spec.task, spec.queue, spec.services), record.rank
-        return lane, lane.shelf, record.rank
+            return None, index_key_of(spec.task, spec.queue, spec.services), record.rank
+        return lane, lane.index_key, record.rank
 
     def arm(self, record: Record, after: float = -math.inf) -> Record:
         """Watch for the next time limit of a pending unit. Returns its record with that moment."""
@@ -299,7 +301,7 @@ class Ledger:
 
     def exchange(self, record: Record, changed: Record) -> None:
         """A pending unit has a changed record: if the old one is in the line of its lane, put the new one there."""
-        if not record.token and str(record.shelf).startswith(READY):
+        if not record.token and str(record.index_key).startswith(READY):
             self.leave_line(record)  # callbacks are called about it anew
             self.place(changed)
 
@@ -354,7 +356,7 @@ class Ledger:
             self.risk.is_over()
         is_overdue = self.capacity.overdue(token) is not None
         worker = record.worker if is_overdue else None
-        record = move(record, verb, token=0, worker=worker, shelf=None, since=self.turn.now, **changes)
+        record = move(record, verb, token=0, worker=worker, index_key=None, since=self.turn.now, **changes)
         self.counters.returned()
         self.ages.note(record)
         if is_overdue:
@@ -369,8 +371,8 @@ class Ledger:
     def close(self, record: Record, verb: str, **changes: Any) -> Record:
         """End a live unit: move it to a final state, and let it leave the ledger."""
         is_over = record.token and self.capacity.overdue(record.token) is None
-        final = move(record, verb, token=0, completed_at=self.turn.now, next_retry_at=None, missing=0, shelf=None,
-                     place=0.0, watch_at=None, worker=None if is_over else record.worker, **changes)  # fmt: skip
+        final = move(record, verb, token=0, completed_at=self.turn.now, next_retry_at=None, missing=0, index_key=None,
+                     sort_key=0.0, watch_at=None, worker=None if is_over else record.worker, **changes)  # fmt: skip
         self.working.unload(record)
         self.turn.plan.records[record.id] = final
         self.counters.ended(final.state, was_running=bool(record.token))
@@ -380,8 +382,8 @@ class Ledger:
             if record.id == self.risk.id:
                 self.risk.is_over()
         else:
-            if record.shelf is not None and not record.shelf.startswith(HELD):
-                self.turn.plan.shelves.add(record.shelf)
+            if record.index_key is not None and not record.index_key.startswith(HELD):
+                self.turn.plan.index_keys.add(record.index_key)
             self.leave_line(record)
             self.held.pop(record.id, None)
         self._retention.add(final)

@@ -48,6 +48,10 @@ class Risk:
         while self._postponed:
             work_id, until = self._postponed.popleft()
             record = self._working.live(work_id)
-            if record is not None and (record.token, record.shelf, record.next_retry_at) == (0, LATER, until):
+            if record is not None and _is_postponed(record, until):
                 self._place(replace(record, next_retry_at=None))
                 return
+
+
+def _is_postponed(record: Record, until: float) -> bool:
+    return (record.token, record.index_key, record.next_retry_at) == (0, LATER, until)

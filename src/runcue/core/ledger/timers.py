@@ -82,9 +82,9 @@ class Timers:
         """The units under an index key of the shared store whose time has come."""
         working = self._working
         if name in working.heads and working.heads[name][0] <= now:
-            for record in working.shelf(name):
-                if record.place > now:
-                    working.set_head(name, (record.place, record.seq))
+            for record in working.under(name):
+                if record.sort_key > now:
+                    working.set_head(name, (record.sort_key, record.seq))
                     break
                 yield record
             else:

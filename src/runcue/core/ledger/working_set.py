@@ -170,7 +170,7 @@ class WorkingSet:
     def read_lane(self, lane: Lane, after: Key | None, limit: int) -> Page:
         """Load the next records of a lane, without those that this turn has changed already."""
         assert self._turn.reader is not None
-        page = self._turn.reader.page(lane.shelf, after, limit)
+        page = self._turn.reader.page(lane.index_key, after, limit)
         fresh: list[Record] = []
         for one in page:
             if one.id in self._turn.plan.records:
@@ -181,17 +181,17 @@ class WorkingSet:
                 fresh.append(one)
             elif one.id in self._transient:  # loaded for another reason, and not in the lane's line yet
                 fresh.append(known)
-        end = (page[-1].place, page[-1].seq) if page else after
+        end = (page[-1].sort_key, page[-1].seq) if page else after
         return fresh, end, len(page) >= limit
 
-    def shelf(self, name: str) -> Iterator[Record]:
+    def under(self, index_key: str) -> Iterator[Record]:
         """Load all records under an index key, in order. The caller may move units away meanwhile."""
         assert self._turn.reader is not None
         after: Key | None = None
         while True:
-            page = self._turn.reader.page(name, after, PAGE)
+            page = self._turn.reader.page(index_key, after, PAGE)
             for record in page:
-                after = (record.place, record.seq)
+                after = (record.sort_key, record.seq)
                 if record.id not in self._turn.plan.records:
                     known = self.records.get(record.id)
                     if known is None:
@@ -206,8 +206,8 @@ class WorkingSet:
             yield from [record for record in self.records.values() if not record.token]
             return
         plan = self._turn.plan
-        names = {*self.heads, *(name for name in plan.shelves if name.startswith(READY))}
+        names = {*self.heads, *(name for name in plan.index_keys if name.startswith(READY))}
         known = [record for record in plan.records.values() if record.state is WorkState.PENDING]
         yield from known
         for name in sorted(names):
-            yield from self.shelf(name)
+            yield from self.under(name)

@@ -48,7 +48,7 @@ def move(record: Record, verb: str, **changes: Any) -> Record:
 
 
 def started(
-    record: Record, token: int, now: float, worker: str | None = None, shelf: str | None = None
+    record: Record, token: int, now: float, worker: str | None = None, index_key: str | None = None
 ) -> Record:
     """The move that begins every attempt: `move(record, "start", …)`, at a fifth of its cost.
 
@@ -59,7 +59,7 @@ def started(
     if worker is None and record.next_retry_at is None and record.watch_at is None:
         return replace(record, state=RUNNING, attempt=record.spent + 1, token=token, started_at=now)
     return replace(record, state=RUNNING, attempt=record.spent + 1, token=token, started_at=now, next_retry_at=None,
-                   worker=worker, shelf=shelf, place=now, watch_at=None)  # fmt: skip
+                   worker=worker, index_key=index_key, sort_key=now, watch_at=None)  # fmt: skip
 
 
 def finished(record: Record, result: Any, now: float) -> Record:
@@ -71,7 +71,7 @@ def finished(record: Record, result: Any, now: float) -> Record:
             record, state=COMPLETED, spent=record.attempt, token=0, completed_at=now, result=result
         )
     return replace(record, state=COMPLETED, spent=record.attempt, token=0, completed_at=now, result=result,
-                   error=None, traceback=None, worker=None, shelf=None, place=0.0)  # fmt: skip
+                   error=None, traceback=None, worker=None, index_key=None, sort_key=0.0)  # fmt: skip
 
 
 def diagram() -> str:

@@ -115,9 +115,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """How many of its dependencies have not completed yet."""
     since: float = 0.0
     """When it became pending."""
-    shelf: str | None = None
-    """Its index key: where it waits or runs. Stores find records by it, in the order of `place` and `seq`."""
-    place: float = 0.0
+    index_key: str | None = None
+    """Where it waits or runs. Stores find the records under an index key in the order of `sort_key` and `seq`."""
+    sort_key: float = 0.0
     watch_at: float | None = None
     """When it reaches its next time limit."""
     chosen: str | None = None

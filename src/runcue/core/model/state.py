@@ -105,7 +105,7 @@ class Head(msgspec.Struct, frozen=True):
     """The number of the newest unit."""
     token: int = 0
     """The token of the newest attempt."""
-    told: int = 0
+    last_event_seq: int = 0
     """The number of the newest event."""
     now: float = 0.0
     """The queue time of the last turn: the next turn is never before it."""

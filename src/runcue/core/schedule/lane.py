@@ -59,9 +59,9 @@ class Hold:
 class Lane:
     """Units that are alike, and where they wait: among the active lanes, at a service, for callbacks, or nowhere."""
 
-    __slots__ = ("asked_at", "base", "candidates", "chosen", "crew", "entries", "group", "hold", "holds", "line",
-                 "member_lanes", "offered_by", "part", "questions", "queue", "rank", "refreshed_at", "rotation",
-                 "round", "seq", "services", "shelf", "task", "where")  # fmt: skip
+    __slots__ = ("asked_at", "base", "candidates", "chosen", "crew", "entries", "group", "hold", "holds",
+                 "index_key", "line", "member_lanes", "offered_by", "part", "questions", "queue", "rank",
+                 "refreshed_at", "rotation", "round", "seq", "services", "task", "where")  # fmt: skip
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class Lane:
         queue: Service,
         services: tuple[Service, ...],
         line: Line,
-        shelf: str = "",
+        index_key: str = "",
         crew: Crew | None = None,
     ) -> None:
         self.task = task
-        self.shelf = shelf
+        self.index_key = index_key
         self.queue = queue
         self.services = services if crew is None else (*services, crew)
         self.crew = crew
@@ -118,7 +118,7 @@ class Lane:
             services = tuple(
                 member if one is self.group else one for one in self.services if one is not self.crew
             )
-            lane = Lane(self.task, self.queue, services, self.line, self.shelf, self.crew)
+            lane = Lane(self.task, self.queue, services, self.line, self.index_key, self.crew)
             self.member_lanes[member] = lane
             lane.chosen = member
         return lane

@@ -24,16 +24,16 @@ MOST = 10_000
 READY = "ready "
 
 
-def shelf_name(task: str, queue: str, services: tuple[str, ...]) -> str:
+def index_key_of(task: str, queue: str, services: tuple[str, ...]) -> str:
     """The index key of the units of a lane; with `services` only where each unit names those that it uses."""
     return READY + msgspec.json.encode([queue, task, *services]).decode()
 
 
-def shelf_parts(shelf: str) -> tuple[str, str, tuple[str, ...]] | None:
+def index_key_parts(index_key: str) -> tuple[str, str, tuple[str, ...]] | None:
     """Queue, task and services of the index key of a lane; None for other index keys."""
-    if not shelf.startswith(READY):
+    if not index_key.startswith(READY):
         return None
-    queue, task, *services = msgspec.json.decode(shelf[len(READY) :])
+    queue, task, *services = msgspec.json.decode(index_key[len(READY) :])
     return queue, task, tuple(services)
 
 

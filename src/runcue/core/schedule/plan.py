@@ -246,7 +246,7 @@ class Changes(msgspec.Struct):
     head: Head
     is_first: bool = False
     """True when this is everything: another process decided meanwhile, or nothing was known before."""
-    shelves: dict[str, Key | None] = msgspec.field(default_factory=dict)
+    index_heads: dict[str, Key | None] = msgspec.field(default_factory=dict)
     """The place of the first record under each index key that changed; None where there is none."""
     services: list[ServiceState] = msgspec.field(default_factory=list)
     workers: list[Worker] = msgspec.field(default_factory=list)
@@ -261,11 +261,11 @@ class Changes(msgspec.Struct):
 class TurnReader(Protocol):
     """What a decision may read from a shared store during its turn."""
 
-    def read(self, lacks: ReadRequest) -> ReadResult:
+    def read(self, request: ReadRequest) -> ReadResult:
         """The stored records that a decision names."""
         ...
 
-    def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
+    def page(self, index_key: str, after: Key | None, limit: int) -> list[Record]:
         """The next records under an index key, after that place."""
         ...
 
@@ -319,9 +319,9 @@ class Plan:
     """Everything that one turn decided."""
 
     __slots__ = ("again", "ask", "config", "dependent", "depth", "errors", "events", "finals", "foreign", "forget",
-                 "grants", "has_moved_alarm", "head", "is_notable", "is_whole", "keyed", "lost", "parts", "pressure",
-                 "purged", "queues", "rated", "records", "replies", "revived", "rewritten", "services", "shelves",
-                 "start", "stop", "tasks", "wake_at", "workers")  # fmt: skip
+                 "grants", "has_moved_alarm", "head", "index_keys", "is_notable", "is_whole", "keyed", "lost",
+                 "parts", "pressure", "purged", "queues", "rated", "records", "replies", "revived", "rewritten",
+                 "services", "start", "stop", "tasks", "wake_at", "workers")  # fmt: skip
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -349,7 +349,7 @@ class Plan:
         """The final ones of `events`, by place."""
         self.is_notable = False
         """True when `events` has others than the everyday queued, started and completed."""
-        self.shelves: set[str] = set()
+        self.index_keys: set[str] = set()
         """The index keys of pending units whose first record may have changed."""
         self.revived: set[str] = set()
         """Those of `records` that were final before."""

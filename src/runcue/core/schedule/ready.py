@@ -32,7 +32,7 @@ from runcue.core.limits.services import Services
 from runcue.core.model.record import Record, Spec
 from runcue.core.model.settings import NO_QUESTIONS, Questions, Rule
 from runcue.core.schedule.lane import ACTIVE, ASKING, EMPTY, Lane
-from runcue.core.schedule.line import Key, Line, Page, shelf_name
+from runcue.core.schedule.line import Key, Line, Page, index_key_of
 from runcue.core.schedule.order import ByRank, Order
 
 if TYPE_CHECKING:
@@ -109,13 +109,13 @@ class Ready:
         if lane is None:
             names = services + (rule.implicit if self._crew_of is None else rule.shared)
             used = tuple(map(self._service, dict.fromkeys(self.services.with_parts(names))))
-            shelf = shelf_name(spec.task, spec.queue, () if rule.services is not None else services)
+            index_key = index_key_of(spec.task, spec.queue, () if rule.services is not None else services)
             crew = None if self._crew_of is None else self._crew_of(spec.task, spec.queue, rule.own)
-            lane = Lane(spec.task, self.queue(spec.queue), used, Line(self._records), shelf, crew)
+            lane = Lane(spec.task, self.queue(spec.queue), used, Line(self._records), index_key, crew)
             lane.questions = self.questions if rule.questions is None else rule.questions
             if self._page is not None:
                 lane.line.page = partial(self._page, lane)
-                lane.line.reset(self._heads.get(shelf))
+                lane.line.reset(self._heads.get(index_key))
             self.lanes[key] = lane
             if lane.line.more:
                 self._order.lane_found(lane)

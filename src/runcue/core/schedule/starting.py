@@ -26,10 +26,10 @@ def start(ledger: Ledger, lane: Lane, batch: list[Record]) -> None:
     now, plan, here, take = turn.now, turn.plan, turn.worker, ledger.capacity.take
     written, begin, tell = plan.records, plan.start.append, plan.events.append
     rates, crew = plan.rated, lane.crew
-    worker = shelf = None
+    worker = index_key = None
     amount = len(batch)
     crewed = None if crew is None else iter(crew.assign(amount, now))
-    plan.shelves.add(lane.shelf)
+    plan.index_keys.add(lane.index_key)
     rated: list[Service] = []
     breakers = []
     is_metered = False
@@ -51,7 +51,7 @@ def start(ledger: Ledger, lane: Lane, batch: list[Record]) -> None:
             member = next(crewed)
             if member.id != worker:
                 worker = member.id
-                shelf = f"running/{worker}"
+                index_key = f"running/{worker}"
                 mine = plan
                 if worker != here:
                     mine = plan.part(worker)
@@ -60,7 +60,7 @@ def start(ledger: Ledger, lane: Lane, batch: list[Record]) -> None:
                 begin, rates = mine.start.append, mine.rated
             if worker != here:
                 plan.foreign[len(plan.events)] = worker
-        running = started(record, token, now, worker, shelf)
+        running = started(record, token, now, worker, index_key)
         if lane.chosen is not None:
             running = replace(running, chosen=lane.chosen.name)
             plan.rewritten.add(record.id)

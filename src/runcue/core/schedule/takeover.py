@@ -19,7 +19,7 @@ from runcue.core.model.record import Record, Spec
 from runcue.core.model.settings import MOST_CRASHES, Rule
 from runcue.core.model.state import ServiceState, Worker
 from runcue.core.schedule.gates import Verdict
-from runcue.core.schedule.line import shelf_parts
+from runcue.core.schedule.line import index_key_parts
 from runcue.core.schedule.outcome import fail_for
 from runcue.core.schedule.plan import Changes, Hello, Key
 
@@ -30,8 +30,8 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
     """Take in what the store has and this process does not know: everything, if another process decided before."""
     ledger.counters.load(changes.head)
     if not changes.is_first:
-        for name, first in changes.shelves.items():
-            _shelf_changed(ledger, name, first)
+        for name, first in changes.index_heads.items():
+            _index_head_changed(ledger, name, first)
         return
     assert ledger.fleet is not None
     ledger.lanes.declare(changes.tasks)
@@ -43,8 +43,8 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
     ledger.rearrange()
     for name in changes.paused:
         ledger.ready.pause_queue(name, paused=True)
-    for name, first in changes.shelves.items():
-        _shelf_changed(ledger, name, first, is_new=True)
+    for name, first in changes.index_heads.items():
+        _index_head_changed(ledger, name, first, is_new=True)
     for member in list(ledger.fleet.members.values()):
         _take_up(ledger, member)
     if ledger.turn.worker in ledger.fleet.members:  # else it introduces itself in this turn
@@ -83,9 +83,9 @@ def _asks_of_needs(rule: Rule) -> bool:
 
 def _place_dependents(ledger: Ledger, tasks: set[str]) -> None:
     """Place units with dependencies of these tasks anew: a callback came or went that says whether those are met."""
-    lanes = [name for name in ledger.working.heads if (parts := shelf_parts(name)) and parts[1] in tasks]
+    lanes = [name for name in ledger.working.heads if (parts := index_key_parts(name)) and parts[1] in tasks]
     for name in (BLOCKED, *lanes):
-        for record in ledger.working.shelf(name):
+        for record in ledger.working.under(name):
             if record.missing and record.spec.task in tasks:
                 ledger.place(record)
 
@@ -93,10 +93,10 @@ def _place_dependents(ledger: Ledger, tasks: set[str]) -> None:
 def find_lanes(ledger: Ledger) -> None:
     """When tasks or services became known, find the lanes of index keys that had none."""
     if ledger.lanes.have_changed():
-        lanes = {lane.shelf for lane in ledger.ready.lanes.values()}
+        lanes = {lane.index_key for lane in ledger.ready.lanes.values()}
         for name, first in list(ledger.working.heads.items()):
             if name not in lanes:
-                _shelf_changed(ledger, name, first, is_new=True)
+                _index_head_changed(ledger, name, first, is_new=True)
 
 
 def _take_up(ledger: Ledger, member: Member) -> None:
@@ -106,7 +106,7 @@ def _take_up(ledger: Ledger, member: Member) -> None:
     that started them was committed, and this process never learned of that.
     """
     begun = ledger.inherited.begun()
-    for record in list(ledger.working.shelf(f"running/{member.id}")):
+    for record in list(ledger.working.under(f"running/{member.id}")):
         ledger.working.stays(record.id)
         lane = ledger.lanes.of_running(record.spec, record.chosen)
         ledger.capacity.take_up(record.token, lane, member)
@@ -126,7 +126,7 @@ def _take_up(ledger: Ledger, member: Member) -> None:
         ledger.capacity.take_up(one.token, ledger.lanes.of_running(spec, one.chosen), member)
         ledger.capacity.was_given_up(one.token, one.work_id)
     tokens = {one.work_id: one.token for one in member.overdue.values()}
-    for record in list(ledger.working.shelf(f"{HELD}{member.id}")):
+    for record in list(ledger.working.under(f"{HELD}{member.id}")):
         if record.id in tokens:
             ledger.hold(record.id, tokens[record.id])
         else:
@@ -151,9 +151,9 @@ def _take_up_orphans(ledger: Ledger, member: Member) -> None:
             ledger.turn.plan.stop.append(record.token)
 
 
-def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_new: bool = False) -> None:
+def _index_head_changed(ledger: Ledger, name: str, first: Key | None, is_new: bool = False) -> None:
     ledger.working.set_head(name, first)
-    parts = shelf_parts(name)
+    parts = index_key_parts(name)
     if parts is None:
         return
     queue, task, services = parts
@@ -161,9 +161,9 @@ def _shelf_changed(ledger: Ledger, name: str, first: Key | None, is_new: bool = 
     if lane is None:
         return  # no process has declared that task
     # since those units were submitted, the services of the task were declared in another way
-    if lane.shelf != name:
+    if lane.index_key != name:
         if is_new:  # else this process has placed them itself
-            for record in ledger.working.shelf(name):
+            for record in ledger.working.under(name):
                 ledger.place(record)
         return
     line = lane.line
@@ -240,7 +240,7 @@ def lose(ledger: Ledger, worker: str) -> None:
 def _find_left(ledger: Ledger, fleet: Fleet, worker: str) -> Member | None:
     """A worker that has signed off and still has units: a turn assigned some to it at the same moment."""
     names = (f"running/{worker}", f"{HELD}{worker}")
-    if all(next(ledger.working.shelf(name), None) is None for name in names):
+    if all(next(ledger.working.under(name), None) is None for name in names):
         return None
     member = fleet.join(Worker(worker, "", "", 0, ledger.turn.now))
     _take_up(ledger, member)

@@ -119,10 +119,10 @@ def _own_reason(
         return _running(ledger, record)
     if record.state is not WorkState.PENDING:
         return _answer(record, record.state.value, record.error or "")
-    if record.shelf is None:  # a turn that takes it from the inbox gives it an index key
+    if record.index_key is None:  # a turn that takes it from the inbox gives it an index key
         return _answer(record, "inbox", "accepted; the deciding process has yet to take it in")
     spec, gates = record.spec, ledger.gates
-    if record.shelf.startswith(HELD):
+    if record.index_key.startswith(HELD):
         return _answer(record, "overdue", "its last attempt was given up but its code still runs")
     if record.missing and not ledger.lanes.questions_of(spec.task).dependencies:
         return _dependency(ledger, record)

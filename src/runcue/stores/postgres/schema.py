@@ -230,6 +230,18 @@ MIGRATIONS: Final[tuple[str, ...]] = (
 
     CREATE TABLE tasks (name text COLLATE "C" PRIMARY KEY, rule text NOT NULL);
     """,
+    """
+    ALTER TABLE work_units RENAME COLUMN shelf TO index_key;
+    ALTER TABLE work_units RENAME COLUMN place TO sort_key;
+    ALTER INDEX work_units_on_shelf RENAME TO work_units_by_index_key;
+    ALTER TABLE shelves RENAME TO index_heads;
+    ALTER INDEX shelves_pkey RENAME TO index_heads_pkey;
+    ALTER TABLE index_heads RENAME COLUMN place TO sort_key;
+    ALTER TABLE set_aside RENAME TO quarantine;
+    ALTER INDEX set_aside_pkey RENAME TO quarantine_pkey;
+    ALTER TABLE quarantine RENAME COLUMN shelf TO index_key;
+    ALTER TABLE head RENAME COLUMN told TO last_event_seq;
+    """,
 )
 
 VERSION: Final = len(MIGRATIONS)

@@ -53,7 +53,7 @@ POSTGRES: Final = Dialect(
         "work_units",
         columns.STARTED,
         _KEYS,
-        own=[("token", *_KEYS), ("token", "leased_by", "shelf", *_KEYS)],
+        own=[("token", *_KEYS), ("token", "leased_by", "index_key", *_KEYS)],
     ),
     finish=updating("work_units", columns.FINISHED, _KEYS, own=[("result", *_KEYS)]),
     update=updating("work_units", columns.CHANGED, ("id",)),
@@ -61,8 +61,8 @@ POSTGRES: Final = Dialect(
     insert_grant=inserting("service_log", columns.GRANT),
     insert_letter=inserting("letters", columns.LETTER),
     delete_post=ByKey("DELETE FROM inbox WHERE id = ANY($1)"),
-    # By the index of shelves alone: of two parts joined, PostgreSQL would read and sort all that is left.
-    page=f"{SELECT} WHERE shelf = $1 AND (place, seq) > ($2, $3) ORDER BY place, seq LIMIT $4",
+    # By `work_units_by_index_key` alone: of two parts joined, PostgreSQL would read and sort all that is left.
+    page=f"{SELECT} WHERE index_key = $1 AND (sort_key, seq) > ($2, $3) ORDER BY sort_key, seq LIMIT $4",
     oldest=f"{SELECT} WHERE seq > $1 AND state = 'pending' ORDER BY seq LIMIT $2",
     submitted="SELECT at, body FROM inbox WHERE strpos(body, $1) > 0 ORDER BY id",
     config="SELECT key, value FROM config WHERE value IS NOT NULL",
@@ -72,7 +72,7 @@ POSTGRES: Final = Dialect(
     by_state={
         None: "WHERE true",
         **{state: f"WHERE state = '{state.value}'" for state in WorkState},
-        WorkState.RUNNING: "WHERE shelf >= 'running/' AND shelf < 'running0' AND state = 'running'",
+        WorkState.RUNNING: "WHERE index_key >= 'running/' AND index_key < 'running0' AND state = 'running'",
     },
     service="(strpos(services, {0}) > 0 OR strpos(services, left({0}, -1) || '[') > 0)",
     search="strpos(lower(concat_ws(chr(10), id, target, last_error, params)), lower({0})) > 0",
@@ -104,7 +104,7 @@ TAKE: Final = (
     "WITH kept AS (INSERT INTO commits SELECT $1::text, $2::bigint + 1 FROM head WHERE identity = $3::text "
     f"AND EXISTS (SELECT 1 FROM letters WHERE worker = $1) {_KEPT}), "
     "taken AS (DELETE FROM letters WHERE worker = $1 AND EXISTS (SELECT 1 FROM kept) RETURNING id, kind, body), "
-    f"given AS ({SELECT} WHERE shelf = 'running/' || $1 AND token > $4::bigint "
+    f"given AS ({SELECT} WHERE index_key = 'running/' || $1 AND token > $4::bigint "
     "AND EXISTS (SELECT 1 FROM taken WHERE kind = 'start')) "
     f"SELECT (SELECT turn FROM kept), {_UNREAD}, "
     "CASE WHEN row_number() OVER () = 1 THEN (SELECT json_agg(t ORDER BY id) FROM taken AS t)::text END, "

@@ -114,7 +114,7 @@ class PostgresDatabase:
         )
         self.tables = self.transaction.tables
         self.clock = self.transaction.clock
-        self.told = self.transaction.head.told
+        self.last_event_seq = self.transaction.head.last_event_seq
         self._exchange = Exchange(self.transaction, self._address, self.worker)
         sweep_unknown(self.presence, self.trouble, directory, self.tables)
 

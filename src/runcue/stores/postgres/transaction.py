@@ -225,7 +225,7 @@ class PostgresTransaction:
         if self.link is link:
             tables.writer.read_answers()
         else:  # the commit stands, but its answer was lost
-            self._read_shelves_again()
+            self._read_index_heads_again()
 
     def batch(self) -> AbstractContextManager[None]:
         """A context in which statements are sent without waiting for their answers."""
@@ -269,10 +269,10 @@ class PostgresTransaction:
                     raise unknown(error, self._address) from cause_of(error, self._address)
                 time.sleep(0.05)
 
-    def _read_shelves_again(self) -> None:
+    def _read_index_heads_again(self) -> None:
         try:
             self.tables.writer.ask_again()
-        except psycopg.Error as error:  # the next change of those shelves announces them
+        except psycopg.Error as error:  # the next change of those index keys announces them
             self._trouble("cannot ask what a commit said", error)
 
     def renew(self) -> Link:

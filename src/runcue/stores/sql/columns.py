@@ -71,8 +71,8 @@ WORK: Final = (
     Column("state", str, "record.state", read="_STATES[{name}]"),
     Column("rank", float, "record.rank"),
     Column("since", float, "record.since"),
-    Column("shelf", str | None, "record.shelf", read=_NAME),
-    Column("place", float, "record.place"),
+    Column("index_key", str | None, "record.index_key", read=_NAME),
+    Column("sort_key", float, "record.sort_key"),
     Column("watch_at", float | None, "record.watch_at", None),
     Column("missing", int, "record.missing", 0),
     Column("attempt", int, "record.attempt", 1),
@@ -112,10 +112,10 @@ USUAL: Final[dict[str, Any]] = {
 }
 """What the others hold; the rest is NULL."""
 STARTED: Final = ("state", "attempt", "token", "leased_by", "lease_expires_at", "started_at", "next_retry_at",
-                  "shelf", "place", "watch_at", "updated_at")  # fmt: skip
+                  "index_key", "sort_key", "watch_at", "updated_at")  # fmt: skip
 """What a start changes."""
 FINISHED: Final = ("state", "spent", "token", "leased_by", "lease_expires_at", "completed_at", "result", "last_error",
-                   "traceback", "shelf", "place", "watch_at", "updated_at")  # fmt: skip
+                   "traceback", "index_key", "sort_key", "watch_at", "updated_at")  # fmt: skip
 """What a successful end changes."""
 CHANGED: Final = tuple(
     column.name

@@ -96,7 +96,7 @@ class Database(Protocol):
     """Names this host and its boot among those that share the queue."""
     worker: str
     clock: Clock
-    told: int
+    last_event_seq: int
     """The number of the last event before this process opened the queue."""
     presence: presence.Presence
     trouble: Trouble

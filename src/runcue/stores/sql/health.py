@@ -11,7 +11,7 @@ from runcue.stores.sql.connection import Connection
 
 def quarantined(connection: Connection) -> list[str]:
     """What is to be said of damaged units."""
-    [(amount,)] = connection.execute("SELECT count(*) FROM set_aside").fetchall()
+    [(amount,)] = connection.execute("SELECT count(*) FROM quarantine").fetchall()
     return [f"damaged units in quarantine, which do not run: {amount}"] if amount else []
 
 

@@ -20,7 +20,7 @@ COLUMNS: Final = ("id", "command", "state", "attempts", "max_retries", "priority
                   "next_run_at", "last_error", "worker_id")  # fmt: skip
 WHERE: Final = {
     "pending": "state = 'pending' AND failures = 0",
-    "processing": "shelf >= 'running/' AND shelf < 'running0' AND state = 'running'",
+    "processing": "index_key >= 'running/' AND index_key < 'running0' AND state = 'running'",
     "completed": "state = 'completed'",
     "failed": "state = 'pending' AND failures > 0",
     "dead": "state = 'failed'",

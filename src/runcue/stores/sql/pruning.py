@@ -33,7 +33,7 @@ def prune(
     longest = max((service.limits.longest for service in services), default=0.0)
     oldest = min(granted_before, now - longest)
     is_full = len(connection.execute(statements.OLD_GRANTS, (SOME, oldest)).fetchall()) >= SOME
-    is_full |= len(connection.execute(statements.OLD_SHELVES, (LATELY, SOME)).fetchall()) >= SOME
+    is_full |= len(connection.execute(statements.OLD_INDEX_HEADS, (LATELY, SOME)).fetchall()) >= SOME
     is_full |= _forget_keys(connection, services, now) >= SOME
     connection.execute(statements.DELETE_LETTERS)
     if finished_before is None:

@@ -108,12 +108,12 @@ class Records:
             found.update((name, codec.read_state(name, state)) for name, state in rows)
         return found
 
-    def read(self, lacks: ReadRequest) -> ReadResult:
+    def read(self, request: ReadRequest) -> ReadResult:
         """The stored records a decision names."""
-        found = ReadResult(records=self.by_id(lacks.ids))
-        found.forgotten = self.forgotten(lacks.ids - found.records.keys())
-        found.keys = self._owners(lacks.keys)
-        for need in lacks.dependents_of:
+        found = ReadResult(records=self.by_id(request.ids))
+        found.forgotten = self.forgotten(request.ids - found.records.keys())
+        found.keys = self._owners(request.keys)
+        for need in request.dependents_of:
             found.dependents[need] = self.records(statements.SELECT_DEPENDENTS, (need,))
         return found
 
@@ -125,13 +125,13 @@ class Records:
             found.update((str(one.spec.idempotency_key), one) for one in records)
         return found
 
-    def page(self, shelf: str, after: Key | None, limit: int) -> list[Record]:
-        """The next records of a shelf."""
+    def page(self, index_key: str, after: Key | None, limit: int) -> list[Record]:
+        """The next records under an index key."""
 
         def fetch(after: Key, amount: int) -> Iterable[Row]:
-            return self._session.units(self._session.dialect.page, (shelf, *after, amount))
+            return self._session.units(self._session.dialect.page, (index_key, *after, amount))
 
-        return self._filled(fetch, "place", after or BEFORE_ALL, limit)
+        return self._filled(fetch, "sort_key", after or BEFORE_ALL, limit)
 
     def dependents(self, work_id: str) -> list[str]:
         """The ids of all units that ever depended on this one, in the order in which they were submitted."""
@@ -186,10 +186,10 @@ class Records:
         """
         head = self.head()
         after = max(0, after)
-        if after >= head.told:
+        if after >= head.last_event_seq:
             return []
         first: Any = self._session.execute(statements.EVENT_FIRST).fetchone()
-        start, at = first or (head.told + 1, head.now)
+        start, at = first or (head.last_event_seq + 1, head.now)
         found: list[Event] = []
         if start > after + 1:
             found.append(Event("gap", start - 1, at, data={"missed": start - 1 - after}))

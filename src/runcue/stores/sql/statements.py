@@ -59,7 +59,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     delete_post: Any
 
     page: str
-    """The next rows of a shelf ($1) after a place ($2) and a number ($3), $4 at most."""
+    """The next rows under an index key ($1) after a sort key ($2) and a number ($3), $4 at most."""
     oldest: str
     """The first pending units after a number ($1), $2 at most."""
     submitted: str
@@ -98,7 +98,7 @@ SELECT_NUMBER: Final = f"{SELECT} WHERE seq = $1"
 SELECT_DEPENDENTS: Final = (
     f"{SELECT} WHERE id IN (SELECT work_id FROM dependencies WHERE needs = $1) ORDER BY seq"
 )
-SELECT_RUNNING: Final = f"{SELECT} WHERE shelf = $1 ORDER BY seq"
+SELECT_RUNNING: Final = f"{SELECT} WHERE index_key = $1 ORDER BY seq"
 INSERT: Final = insert_into("work_units", columns.WRITTEN)
 INSERT_PLAIN: Final = insert_into("work_units", columns.PLAIN, columns.USUAL)
 START: Final = (
@@ -111,7 +111,7 @@ FINISH: Final = (
 )
 UPDATE: Final = f"UPDATE work_units SET {set_of(columns.CHANGED)} WHERE id = ${len(columns.CHANGED) + 1}"
 HAS_UNIT: Final = "SELECT 1 FROM work_units WHERE id = $1"
-RENEW_LEASES: Final = "UPDATE work_units SET lease_expires_at = $1 WHERE shelf = $2 RETURNING 1"
+RENEW_LEASES: Final = "UPDATE work_units SET lease_expires_at = $1 WHERE index_key = $2 RETURNING 1"
 WATCHED: Final = (
     f"{SELECT} WHERE watch_at >= $1 AND (watch_at > $1 OR seq > $2) AND watch_at <= $3 "
     "ORDER BY watch_at, seq LIMIT $4"
@@ -138,17 +138,17 @@ OLD_ATTEMPTS: Final = (
 )
 """Deletes all but the newest lines of a history."""
 
-# --- Shelves, events, settings --------------------------------------------------------------------
+# --- Index keys, events, settings -----------------------------------------------------------------
 
-SHELVES: Final = "SELECT name, place, seq FROM shelves"
-SHELF_FIRST: Final = "SELECT place, seq FROM work_units WHERE shelf = $1 ORDER BY place, seq LIMIT 1"
-SHELF_UPSERT: Final = (
-    f"INSERT INTO shelves SELECT $1, place, seq, $2 FROM (SELECT 1) AS one LEFT JOIN ({SHELF_FIRST}) AS first "
+INDEX_HEADS: Final = "SELECT name, sort_key, seq FROM index_heads"
+INDEX_HEAD: Final = "SELECT sort_key, seq FROM work_units WHERE index_key = $1 ORDER BY sort_key, seq LIMIT 1"
+INDEX_HEAD_UPSERT: Final = (
+    f"INSERT INTO index_heads SELECT $1, sort_key, seq, $2 FROM (SELECT 1) AS one LEFT JOIN ({INDEX_HEAD}) AS first "
     "ON true WHERE true "
-    "ON CONFLICT (name) DO UPDATE SET place = excluded.place, seq = excluded.seq, revision = excluded.revision "
-    "RETURNING place, seq"
+    "ON CONFLICT (name) DO UPDATE SET sort_key = excluded.sort_key, seq = excluded.seq, revision = excluded.revision "
+    "RETURNING sort_key, seq"
 )
-"""Stores which record is the first of a shelf, if there is any, and says which it is."""
+"""Stores which record is the first under an index key, if there is one, and says which it is."""
 EVENT_INSERT: Final = "INSERT INTO events VALUES ($1, $2, $3, $4, $5)"
 EVENT_FIRST: Final = "SELECT first_seq, at FROM events ORDER BY first_seq LIMIT 1"
 EVENTS: Final = (
@@ -214,7 +214,7 @@ WORKER_UPSERT: Final = upsert_into("workers", Worker.__struct_fields__)
 WORKER_DELETE: Final = "DELETE FROM workers WHERE id = $1"
 WORKER_SIGN_OFF: Final = (
     "DELETE FROM workers WHERE id = $1 "
-    "AND NOT EXISTS (SELECT 1 FROM work_units WHERE shelf IN ('running/' || $1, 'held/' || $1)) RETURNING 1"
+    "AND NOT EXISTS (SELECT 1 FROM work_units WHERE index_key IN ('running/' || $1, 'held/' || $1)) RETURNING 1"
 )
 """Deletes a worker of which nothing runs any more."""
 POST: Final = "INSERT INTO inbox (worker, number, at, body) VALUES ($1, $2, $3, $4)"
@@ -228,19 +228,19 @@ LETTERS_DELETE: Final = "DELETE FROM letters WHERE worker = $1"
 GLIMPSE: Final = f"SELECT EXISTS (SELECT 1 FROM letters WHERE worker = $1), fleet, {HEAD} FROM head"
 """Whether there is anything for a worker, how often workers changed, and the counters."""
 
-EVERYTHING: Final = (SHELVES, SERVICE_SELECT, WORKER_SELECT, TASKS, PAUSED, FIRST_WATCH)
+EVERYTHING: Final = (INDEX_HEADS, SERVICE_SELECT, WORKER_SELECT, TASKS, PAUSED, FIRST_WATCH)
 """What a process reads that has not decided last."""
 
 # --- Damaged units --------------------------------------------------------------------------------
 
-QUARANTINED: Final = "SELECT seq, shelf, watch_at FROM set_aside"
+QUARANTINED: Final = "SELECT seq, index_key, watch_at FROM quarantine"
 QUARANTINE: Final = (
-    "INSERT INTO set_aside SELECT seq, shelf, watch_at FROM work_units "
-    "WHERE seq = $1 AND shelf IS NOT NULL ON CONFLICT DO NOTHING RETURNING 1"
+    "INSERT INTO quarantine SELECT seq, index_key, watch_at FROM work_units "
+    "WHERE seq = $1 AND index_key IS NOT NULL ON CONFLICT DO NOTHING RETURNING 1"
 )
-QUARANTINE_END: Final = "DELETE FROM set_aside WHERE seq = $1"
-UNSHELVE: Final = "UPDATE work_units SET shelf = NULL, watch_at = NULL WHERE seq = $1"
-SHELVE: Final = "UPDATE work_units SET shelf = $1, watch_at = $2 WHERE seq = $3"
+QUARANTINE_END: Final = "DELETE FROM quarantine WHERE seq = $1"
+INDEX_KEY_DROP: Final = "UPDATE work_units SET index_key = NULL, watch_at = NULL WHERE seq = $1"
+INDEX_KEY_RESTORE: Final = "UPDATE work_units SET index_key = $1, watch_at = $2 WHERE seq = $3"
 
 # --- Deleting what is old -------------------------------------------------------------------------
 
@@ -264,8 +264,8 @@ OLD_GRANTS: Final = (
 )
 """Reads the first few only: they were written in the order of time. The last stays, so that no number comes
 twice: processes remember up to which they have read."""
-OLD_SHELVES: Final = (
-    "DELETE FROM shelves WHERE name IN (SELECT name FROM shelves WHERE place IS NULL "
+OLD_INDEX_HEADS: Final = (
+    "DELETE FROM index_heads WHERE name IN (SELECT name FROM index_heads WHERE sort_key IS NULL "
     "AND revision < (SELECT revision FROM head) - $1 LIMIT $2) RETURNING 1"
 )
 """Empty ones; a process that has not heard that one of them is empty finds nothing on it."""

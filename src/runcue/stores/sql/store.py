@@ -106,7 +106,7 @@ class SqlStore:
         self.local = database.local
         self.worker = database.worker
         self.clock = database.clock
-        self.told = database.told
+        self.last_event_seq = database.last_event_seq
         """The number of the last event before this process opened the queue."""
         now = self.clock.now()
         self._myself = Worker(self.worker, presence.host_name(), database.boot, self._pid, now)

@@ -94,13 +94,13 @@ class Tables:
     def changes(self, head: Head) -> Changes | None:
         """What the process that decided last does not know: what the database answered to its last turn."""
         news, is_recounted = self.writer.take_news()
-        return Changes(head, shelves=news) if news or is_recounted else None
+        return Changes(head, index_heads=news) if news or is_recounted else None
 
     def take_over(self, head: Head) -> Changes:
         """Everything, for a deciding process that has not decided last."""
         self.mailbox.took_over()
         changes = self.everything(self._quarantine.put_back(self.connection, head, self.records.read_row))
-        changes.shelves.update((name, self.writer.first_of(name)) for name in self._quarantine.shelves)
+        changes.index_heads.update((name, self.writer.first_of(name)) for name in self._quarantine.index_keys)
         self.workers.took_over(changes.workers)
         self.writer.forget()
         return changes
@@ -108,11 +108,13 @@ class Tables:
     def everything(self, head: Head) -> Changes:
         """How everything stands, but for the units."""
         answers = self._session.dialect.ask(self.connection, statements.EVERYTHING)
-        shelves, services, workers, tasks, paused, watch = answers
+        index_heads, services, workers, tasks, paused, watch = answers
         return Changes(
             head,
             is_first=True,
-            shelves={name: None if place is None else (place, seq) for name, place, seq in shelves},
+            index_heads={
+                name: None if sort_key is None else (sort_key, seq) for name, sort_key, seq in index_heads
+            },
             services=[states.read_service(row) for row in services],
             workers=[states.read_worker(row) for row in workers],
             tasks={name: wire.read_rule(name, rule) for name, rule in tasks},
@@ -132,7 +134,7 @@ class Tables:
     @property
     def must_write(self) -> bool:
         """True when there is something to write, whatever the turn decides."""
-        return self.inbox.must_write or self.mailbox.is_claimed or bool(self._quarantine.shelves)
+        return self.inbox.must_write or self.mailbox.is_claimed or bool(self._quarantine.index_keys)
 
     def written(self, plan: Plan) -> None:
         """The turn was committed."""

@@ -1,7 +1,7 @@
 """Writes what a turn decided, in a few statements, each for many rows.
 
-The first record of each shelf is stored beside the records, so that a process that takes over reads one row for each
-shelf and no units at all.
+The first record under each index key is stored beside the records: a process that takes over reads one row for each
+index key, and no units at all.
 """
 
 from __future__ import annotations
@@ -80,16 +80,16 @@ class Writer:
         if plan.events:
             body = journal.pack(plan.events)
             self._session.execute(
-                statements.EVENT_INSERT, (revision, now, before.told + 1, len(plan.events), body)
+                statements.EVENT_INSERT, (revision, now, before.last_event_seq + 1, len(plan.events), body)
             )
-        self._write_shelves(plan, revision)
+        self._write_index_heads(plan, revision)
         self._turns += 1
         head = self._quarantine.counted(self._session.connection, plan.head, plan.records.values())
         self.is_recounted = head is not plan.head
         head = replace(
             head,
             revision=revision,
-            told=before.told + len(plan.events),
+            last_event_seq=before.last_event_seq + len(plan.events),
             now=now,
             decider=plan.head.decider or self._session.worker,
             wake_at=self._wakes_at(plan),
@@ -169,14 +169,16 @@ class Writer:
             self._session.execute(statements.LETTERS_DELETE, (worker,))
         self._session.execute(statements.FLEET_CHANGED)
 
-    def _write_shelves(self, plan: Plan, revision: int) -> None:
-        names = plan.shelves | {name for name in self._quarantine.shelves if not name.startswith("running/")}
+    def _write_index_heads(self, plan: Plan, revision: int) -> None:
+        names = plan.index_keys | {
+            name for name in self._quarantine.index_keys if not name.startswith("running/")
+        }
         self._answers = [
-            (name, self._session.execute(statements.SHELF_UPSERT, (name, revision))) for name in names
+            (name, self._session.execute(statements.INDEX_HEAD_UPSERT, (name, revision))) for name in names
         ]
 
     def ask_again(self) -> None:
-        """Read the first records of the shelves again: the commit took place, but its answers were lost."""
+        """Read the first records under the index keys again: the commit took place, but its answers were lost."""
         answers, self._answers = self._answers, []
         self._news |= {name: self.first_of(name) for name, _ in answers}
 
@@ -184,16 +186,16 @@ class Writer:
         """Read the answers to what was written: before the commit or, in PostgreSQL, after it."""
         answers, self._answers = self._answers, []
         for name, rows in answers:
-            place, seq = rows.fetchall()[0]
-            self._news[name] = None if place is None else (place, seq)
+            sort_key, seq = rows.fetchall()[0]
+            self._news[name] = None if sort_key is None else (sort_key, seq)
 
-    def first_of(self, shelf: str) -> Key | None:
-        """The first record of a shelf."""
-        row: Any = self._session.execute(statements.SHELF_FIRST, (shelf,)).fetchone()
+    def first_of(self, index_key: str) -> Key | None:
+        """The first record under an index key."""
+        row: Any = self._session.execute(statements.INDEX_HEAD, (index_key,)).fetchone()
         return None if row is None else (row[0], row[1])
 
     def take_news(self) -> tuple[dict[str, Key | None], bool]:
-        """The first records of the shelves that were written, and whether the counters are others than planned."""
+        """The first records under the written index keys, and whether the counters are others than planned."""
         found = self._news, self.is_recounted
         self.forget()
         return found

@@ -6,8 +6,9 @@ Rules:
   writes of a unit's life a tenth cheaper than a row number of SQLite's own would. Reviving a unit gives it a new one.
 - Every write pays for every index: all but the one on ids are partial, and hold only the rows that are looked up.
 - `history` counts the rows of `attempts` that a unit has: most have none, and no query has to find that out.
-- A shelf without `place` and `seq` is empty; its row stays so that other processes read that.
-- `forgotten` says how deleted units ended, `set_aside` where damaged units were (sql/pruning.py, sql/quarantine.py).
+- `index_heads` names the first pending unit under each index key. A row without `sort_key` and `seq` says that there
+  is none; it stays so that other processes read that.
+- `forgotten` says how deleted units ended, `quarantine` where damaged units were (sql/pruning.py, sql/quarantine.py).
 - `lease_expires_at` is the end of the worker's lease, which it renews three times as often. It is there for people to
   read: on one host the kernel's lock shows who lives.
 - `inbox` holds what processes left for the deciding process, `letters` what it decided for others, as JSON
@@ -287,12 +288,29 @@ MIGRATIONS: Final[tuple[str, ...]] = (
         rule TEXT NOT NULL
     ) WITHOUT ROWID;
     """,
+    """
+    DROP INDEX work_units_on_shelf;
+    ALTER TABLE work_units RENAME COLUMN shelf TO index_key;
+    ALTER TABLE work_units RENAME COLUMN place TO sort_key;
+    CREATE INDEX work_units_by_index_key ON work_units (index_key, sort_key) WHERE index_key IS NOT NULL;
+    ALTER TABLE shelves RENAME TO index_heads;
+    ALTER TABLE index_heads RENAME COLUMN place TO sort_key;
+    ALTER TABLE set_aside RENAME TO quarantine;
+    ALTER TABLE quarantine RENAME COLUMN shelf TO index_key;
+    ALTER TABLE head RENAME COLUMN told TO last_event_seq;
+    """,
 )
 VERSION: Final = len(MIGRATIONS)
 
+FORMER_NAMES: Final = {
+    "shelves": "index_heads", "set_aside": "quarantine", "work_units_on_shelf": "work_units_by_index_key",
+}  # fmt: skip
+"""What step 6 renamed: tables and indexes by the names that a damaged file of an earlier version still has."""
+
 TABLES: Final = frozenset({
-    "attempts", "circuit_state", "config", "dependencies", "events", "forgotten", "head", "inbox", "letters",
-    "paused_queues", "service_log", "services", "set_aside", "shelves", "tasks", "work_units", "workers",
+    "attempts", "circuit_state", "config", "dependencies", "events", "forgotten", "head", "inbox",
+    "index_heads", "letters", "paused_queues", "quarantine", "service_log", "services", "tasks", "work_units",
+    "workers",
 })  # fmt: skip
 
 

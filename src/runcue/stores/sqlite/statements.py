@@ -32,9 +32,9 @@ SQLITE: Final = Dialect(
     insert_grant=statements.GRANT_INSERT,
     insert_letter=statements.LETTER,
     delete_post=statements.POST_DELETE,
-    # In two parts: one comparison of pairs would walk through all rows of one place, which a whole batch may have.
-    page=f"{SELECT} WHERE shelf = $1 AND place = $2 AND seq > $3 "
-    f"UNION ALL {SELECT} WHERE shelf = $1 AND place > $2 ORDER BY place, seq LIMIT $4",
+    # In two parts: one comparison of pairs would walk through all rows of one sort key, which a whole batch may have.
+    page=f"{SELECT} WHERE index_key = $1 AND sort_key = $2 AND seq > $3 "
+    f"UNION ALL {SELECT} WHERE index_key = $1 AND sort_key > $2 ORDER BY sort_key, seq LIMIT $4",
     oldest=f"{SELECT} INDEXED BY work_units_pending WHERE seq > $1 AND state = 'pending' ORDER BY seq LIMIT $2",
     submitted="SELECT at, body FROM inbox WHERE instr(body, $1) > 0 ORDER BY id",
     config="SELECT key, value FROM config WHERE typeof(key) = 'text' AND typeof(value) = 'text'",
@@ -44,7 +44,7 @@ SQLITE: Final = Dialect(
     by_state={
         None: "WHERE true",
         WorkState.PENDING: "INDEXED BY work_units_pending WHERE state = 'pending'",
-        WorkState.RUNNING: "WHERE shelf >= 'running/' AND shelf < 'running0' AND state = 'running'",
+        WorkState.RUNNING: "WHERE index_key >= 'running/' AND index_key < 'running0' AND state = 'running'",
         WorkState.FAILED: "INDEXED BY work_units_failed WHERE state = 'failed'",
         WorkState.CANCELLED: "INDEXED BY work_units_cancelled WHERE state = 'cancelled'",
         WorkState.COMPLETED: "WHERE state = 'completed'",

@@ -123,7 +123,7 @@ class FileDatabase:
         self.presence = presence.Presence(directory, self.worker)
         made.callback(self.presence.close)
         self.tables = Tables(connection, SQLITE, self.worker, FilePosts())
-        self.told = self.tables.records.head().told
+        self.last_event_seq = self.tables.records.head().last_event_seq
         note_pair(self._path)
         if self._options.durability == "full":
             self._disk = Disk(self._path)

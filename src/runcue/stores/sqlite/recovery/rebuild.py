@@ -1,7 +1,7 @@
 """Makes the rows of a queue agree again after some of them were lost.
 
 Rules:
-- What follows from other rows is made anew from them: counters, shelves, edges, the length of histories.
+- What follows from other rows is made anew from them: counters, index heads, edges, the length of histories.
 - No number is given out twice: where the last ones are not known, the next are far beyond all that can have been.
 - A unit that ran stays running, under a worker that is gone: the next process ends what is left of it and takes it
   over.
@@ -26,13 +26,13 @@ from runcue.core.ledger.timers import BLOCKED, LATER, WALL
 from runcue.core.model.events import EventDraft
 from runcue.core.model.record import HISTORY_KEPT, WorkState
 from runcue.core.model.state import Head, Worker
-from runcue.core.schedule.line import READY, shelf_name, shelf_parts
+from runcue.core.schedule.line import READY, index_key_of, index_key_parts
 from runcue.errors import StorageCorrupt, listed
 from runcue.stores.presence import posix as presence
 from runcue.stores.sql import codec, journal, statements, states, wire
 
 Row = tuple[Any, ...]
-REBUILT: Final = frozenset({"dependencies", "letters", "set_aside", "shelves", "tasks", "workers"})
+REBUILT: Final = frozenset({"dependencies", "index_heads", "letters", "quarantine", "tasks", "workers"})
 """Tables that are not copied: they follow from the others, were for processes that are gone, or are told anew."""
 LEAP: Final = 1_000_000
 """How far numbers go on beyond the last that is known when there may have been more."""
@@ -127,7 +127,7 @@ class Mending:
             self.problems.append(f"{many(len(self.lost_works), 'unit')} lost: {listed(self.lost_works)}")
         self._settle_edges(head.now)
         self._settle_owners(head)
-        self._settle_shelves(head.revision)
+        self._settle_index_keys(head.revision)
         self._fill_gaps(head)
         self._count(head)
 
@@ -168,7 +168,7 @@ class Mending:
         self._renumber()
         before = self._before or Head()
         is_known = self._before is not None and self._is_current
-        seq, token, told, revision, latest = self._one(
+        seq, token, event, revision, latest = self._one(
             "SELECT (SELECT max(seq) FROM work_units), (SELECT max(token) FROM work_units), "
             "(SELECT max(first_seq + amount - 1) FROM events), (SELECT max(revision) FROM events), "
             "(SELECT max(updated_at) FROM work_units WHERE updated_at < ?)",
@@ -178,7 +178,7 @@ class Mending:
             revision=max(before.revision, revision or 0),
             seq=max(before.seq, seq or 0),
             token=max(before.token, token or 0),
-            told=max(before.told, told or 0),
+            last_event_seq=max(before.last_event_seq, event or 0),
             now=max(before.now, _clock(self._stored or {}, before.now)),
             completed=before.completed,
             cancelled=before.cancelled,
@@ -192,8 +192,8 @@ class Mending:
             head,
             revision=head.revision + LEAP,
             seq=head.seq + LEAP,
-            token=max(head.token, head.told) + LEAP,  # every attempt was told of
-            told=head.told + LEAP,
+            token=max(head.token, head.last_event_seq) + LEAP,  # every attempt was told of
+            last_event_seq=head.last_event_seq + LEAP,
             now=max(head.now, latest or 0.0, 0.0 if self._before else time.time()),
         )
 
@@ -296,7 +296,7 @@ class Mending:
     def _fail(self, name: str, error: str, now: float) -> None:
         self._execute(
             "UPDATE work_units SET state = 'failed', last_error = ?, completed_at = ?, updated_at = ?, missing = 0, "
-            "next_retry_at = NULL, shelf = NULL, place = 0, watch_at = NULL, token = 0, leased_by = NULL, "
+            "next_retry_at = NULL, index_key = NULL, sort_key = 0, watch_at = NULL, token = 0, leased_by = NULL, "
             "lease_expires_at = NULL WHERE id = ?",
             (error, now, now, name),
         )
@@ -318,59 +318,60 @@ class Mending:
             tokens.add(token)
             owner = owner if presence.WORKER_ID.fullmatch(owner or "") else NOBODY
             self._execute(
-                "UPDATE work_units SET token = ?, leased_by = ?, shelf = ? WHERE seq = ?",
+                "UPDATE work_units SET token = ?, leased_by = ?, index_key = ? WHERE seq = ?",
                 (token, owner, f"running/{owner}", seq),
             )
         owners: Iterable[Any] = self._execute(
-            "SELECT DISTINCT substr(shelf, instr(shelf, '/') + 1) FROM work_units "
-            "WHERE shelf GLOB 'running/*' OR shelf GLOB 'held/*'"
+            "SELECT DISTINCT substr(index_key, instr(index_key, '/') + 1) FROM work_units "
+            "WHERE index_key GLOB 'running/*' OR index_key GLOB 'held/*'"
         ).fetchall()
         for (owner,) in owners:
             gone = Worker(owner, presence.host_name(), "", 0, head.now)
             self._execute(statements.WORKER_UPSERT, states.worker_row(gone))
 
-    def _settle_shelves(self, revision: int) -> None:
+    def _settle_index_keys(self, revision: int) -> None:
         """Pending work is where it can be found, and nothing else is."""
         self._execute(
-            "UPDATE work_units SET shelf = NULL, place = 0, watch_at = NULL "
-            "WHERE state NOT IN ('pending', 'running') AND (shelf IS NOT NULL OR watch_at IS NOT NULL)"
+            "UPDATE work_units SET index_key = NULL, sort_key = 0, watch_at = NULL "
+            "WHERE state NOT IN ('pending', 'running') AND (index_key IS NOT NULL OR watch_at IS NOT NULL)"
         )
         kinds: list[Any] = self._execute(
-            "SELECT DISTINCT shelf, queue, task_type, missing > 0 FROM work_units WHERE state = 'pending'"
+            "SELECT DISTINCT index_key, queue, task_type, missing > 0 FROM work_units WHERE state = 'pending'"
         ).fetchall()
-        for shelf, queue, task, is_blocked in kinds:
-            if not _belongs(shelf, queue, task, is_blocked):
-                self._place_anew(shelf, queue, task, is_blocked)
+        for index_key, queue, task, is_blocked in kinds:
+            if not _belongs(index_key, queue, task, is_blocked):
+                self._place_anew(index_key, queue, task, is_blocked)
         firsts: list[Any] = self._execute(
-            "SELECT shelf, place, min(seq), ?1 FROM work_units JOIN (SELECT shelf AS name, min(place) AS first "
-            "FROM work_units WHERE state = 'pending' GROUP BY shelf) ON shelf = name AND place = first "
-            "WHERE state = 'pending' GROUP BY shelf",
+            "SELECT index_key, sort_key, min(seq), ?1 FROM work_units JOIN "
+            "(SELECT index_key AS name, min(sort_key) AS first FROM work_units WHERE state = 'pending' "
+            "GROUP BY index_key) ON index_key = name AND sort_key = first "
+            "WHERE state = 'pending' GROUP BY index_key",
             (revision,),
         ).fetchall()
-        self._connection.executemany("INSERT INTO shelves VALUES (?, ?, ?, ?)", firsts)
+        self._connection.executemany("INSERT INTO index_heads VALUES (?, ?, ?, ?)", firsts)
 
-    def _place_anew(self, shelf: str | None, queue: str, task: str, is_blocked: bool) -> None:
+    def _place_anew(self, index_key: str | None, queue: str, task: str, is_blocked: bool) -> None:
         rows: list[Any] = self._execute(
-            f"{statements.SELECT} WHERE state = 'pending' AND shelf IS ? AND queue = ? AND task_type = ? "
+            f"{statements.SELECT} WHERE state = 'pending' AND index_key IS ? AND queue = ? AND task_type = ? "
             "AND (missing > 0) = ?",
-            (shelf, queue, task, is_blocked),
+            (index_key, queue, task, is_blocked),
         ).fetchall()
         for row in rows:
             record = codec.read_row((*row[:-1], 0))
             spec = record.spec
             if record.missing:
-                place = BLOCKED, record.rank
+                keys = BLOCKED, record.rank
             elif record.next_retry_at is not None:
-                place = LATER, record.next_retry_at
+                keys = LATER, record.next_retry_at
             elif spec.run_at is not None and record.started_at is None:
-                place = WALL, spec.run_at
+                keys = WALL, spec.run_at
             elif spec.delay:
-                place = LATER, record.created_at + spec.delay
+                keys = LATER, record.created_at + spec.delay
             else:
-                place = shelf_name(spec.task, spec.queue, spec.services), record.rank
+                keys = index_key_of(spec.task, spec.queue, spec.services), record.rank
             self._execute(
-                "UPDATE work_units SET shelf = ?, place = ?, leased_by = NULL WHERE seq = ?",
-                (*place, record.seq),
+                "UPDATE work_units SET index_key = ?, sort_key = ?, leased_by = NULL WHERE seq = ?",
+                (*keys, record.seq),
             )
 
     # events -----------------------------------------------------------------------------------------------
@@ -380,7 +381,7 @@ class Mending:
         rows: list[Any] = self._execute(
             "SELECT revision, first_seq, amount, at FROM events ORDER BY first_seq"
         ).fetchall()
-        following = [*rows[1:], (head.revision + 1, head.told + 1, 0, head.now)] if rows else []
+        following = [*rows[1:], (head.revision + 1, head.last_event_seq + 1, 0, head.now)] if rows else []
         missed = 0
         for (_, first, amount, _), (revision, after, _, at) in zip(rows, following, strict=True):
             hole = after - first - amount
@@ -398,18 +399,18 @@ class Mending:
         return tuple(row)
 
 
-def _belongs(shelf: str | None, queue: str, task: str, is_blocked: bool) -> bool:
-    """Whether pending work of that kind may be on that shelf."""
-    if shelf is None:
+def _belongs(index_key: str | None, queue: str, task: str, is_blocked: bool) -> bool:
+    """Whether pending work of that kind may be under that index key."""
+    if index_key is None:
         return False
-    if shelf.startswith(HELD):
-        return presence.WORKER_ID.fullmatch(shelf.removeprefix(HELD)) is not None
-    if shelf == BLOCKED:
+    if index_key.startswith(HELD):
+        return presence.WORKER_ID.fullmatch(index_key.removeprefix(HELD)) is not None
+    if index_key == BLOCKED:
         return is_blocked
-    if not shelf.startswith(READY):
-        return shelf in {LATER, WALL}
+    if not index_key.startswith(READY):
+        return index_key in {LATER, WALL}
     try:
-        parts = shelf_parts(shelf)
+        parts = index_key_parts(index_key)
     except (msgspec.MsgspecError, ValueError, TypeError):
         return False
     return parts is not None and parts[:2] == (queue, task)

@@ -31,7 +31,7 @@ from runcue.stores.sqlite.owner import check_queue
 from runcue.stores.sqlite.recovery.copy import Copy, Shape, shapes
 from runcue.stores.sqlite.recovery.pages import Log, Pages, Tree
 from runcue.stores.sqlite.recovery.rebuild import Mending
-from runcue.stores.sqlite.schema import APPLICATION_ID, TABLES, check_header, shown
+from runcue.stores.sqlite.schema import APPLICATION_ID, FORMER_NAMES, TABLES, check_header, shown
 
 KEPT: Final = ("", "-wal", "-journal")
 BESIDE: Final = ("-wal", "-journal", "-shm")
@@ -188,7 +188,11 @@ class _Image:
         Refuses a file that is not ours, or too new.
         """
         tree = Tree(self.pages, 1, True, lambda values: len(values) == 5)
-        found = {values[1]: values[3] for _, values in tree.rows() if isinstance(values[1], str)}
+        found = {
+            FORMER_NAMES.get(values[1], values[1]): values[3]
+            for _, values in tree.rows()
+            if isinstance(values[1], str)
+        }
         roots = {name: found[name] for name in known if isinstance(found.get(name), int)}
         for name, shape in known.items():
             if not tree.is_whole and name not in roots and shape.root not in roots.values():
