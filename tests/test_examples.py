@@ -97,7 +97,7 @@ def test_the_demo_sums_up_what_it_did_when_interrupted(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=240)
     assert (process.returncode, errors) == (130, "")
-    assert re.search(r"^Interrupted after .* s, \d+ works left for the next run$", output, re.MULTILINE)
+    assert re.search(r"^Interrupted after .* s, \d+ units left for the next run$", output, re.MULTILINE)
     assert figure("completed", output) > 0
 
 

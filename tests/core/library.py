@@ -110,14 +110,12 @@ class Shared(FakeStore):
         return sorted(found, key=lambda grant: grant.at)
 
     def spent(self, work_id: str, service: str, since: float) -> dict[str, Spent]:
-        found: dict[str, Spent] = {}
-        for grant in sorted(self.grants, key=lambda grant: grant.at):
+        sums: dict[tuple[str, float], float] = {}
+        for grant in self.grants:
             if (grant.work_id, grant.service) == (work_id, service) and grant.at >= since:
-                before = found.get(grant.quantity)
-                is_same = before is not None and before.at == grant.at
-                amount = grant.amount + (before.amount if before is not None and is_same else 0)
-                found[grant.quantity] = Spent(amount, grant.at)
-        return found
+                key = (grant.quantity, grant.at)
+                sums[key] = sums.get(key, 0) + grant.amount
+        return {quantity: Spent(amount, at) for (quantity, at), amount in sums.items()}
 
     def unstarted(self, worker: str) -> list[int]:
         return [record.token for part in self.letters.get(worker, ()) for record in part.start]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
@@ -11,6 +12,7 @@ from runcue import Cue, Work, WorkState
 from runcue.core.schedule.plan import Item
 from runcue.engine.engine import Engine
 from runcue.testing import settle
+from tests.engine.seen import epoch
 
 
 def made(**options: object) -> Cue:
@@ -38,12 +40,15 @@ async def test_submissions_in_a_row_are_accepted_by_one_turn(monkeypatch: pytest
         return take_inbox(engine)
 
     monkeypatch.setattr(Engine, "take_inbox", counted)
-    cue = made()
-    ids = await submitted(cue, 50)
-    assert turns == []
-    assert (await cue.count())[WorkState.PENDING] == 50
-    assert len(turns) == 1
-    assert [work.id for work in await cue.list()] == ids[::-1]
+    async with made() as cue:
+        await cue.pause("default")
+        await settle()
+        turns.clear()
+        ids = await submitted(cue, 50)
+        assert turns == []
+        assert (await cue.count())[WorkState.PENDING] == 50
+        assert len(turns) == 1
+        assert [work.id for work in await cue.list()] == ids[::-1]
 
 
 async def test_every_way_to_look_sees_what_was_submitted_just_before() -> None:
@@ -111,3 +116,36 @@ async def test_a_closed_cue_accepts_nothing() -> None:
     await cue.close()
     with pytest.raises(runcue.RuncueError):
         await cue.submit("echo")
+
+
+async def test_before_the_start_a_unit_is_accepted_at_once_and_its_delay_counts_from_then() -> None:
+    cue, loop = made(), asyncio.get_running_loop()
+    first = await cue.submit("echo", delay=10)
+    await asyncio.sleep(20)
+    began = loop.time()
+    async with cue:
+        work = await cue.wait(first)
+        assert loop.time() - began < 5
+        assert work.created_at is not None
+        assert work.started_at is not None
+        assert work.started_at - work.created_at >= 20
+
+
+async def test_after_a_stop_a_unit_is_accepted_at_once() -> None:
+    async with made() as cue:
+        await cue.join()
+    submitted_at = epoch()
+    work_id = await cue.submit("echo")
+    await asyncio.sleep(10)
+    work = await cue.get(work_id)
+    assert work is not None
+    assert work.created_at == submitted_at
+
+
+async def test_before_the_start_events_tell_what_was_submitted() -> None:
+    cue = made()
+    work_id = await cue.submit("echo")
+    async with asyncio.timeout(5):
+        async for event in cue.events():
+            assert (event.type, event.work_id) == ("queued", work_id)
+            break

@@ -28,7 +28,7 @@ def run(folder: Path, *arguments: str) -> tuple[int, str]:
 def test_every_host_gets_its_config_and_only_the_one_that_was_down_waits(tmp_path: Path) -> None:
     code, output = run(tmp_path)
     assert code == 0
-    assert "\n14 works completed, 0 failed, on 4 hosts:\n" in output
+    assert "\n14 units completed, 0 failed, on 4 hosts:\n" in output
     for host in ("prod-1", "prod-2", "staging", "spare"):
         for task in ("scan", "deploy", "verify"):
             assert len(re.findall(rf" {host} +{task}: (?!Unreachable)", output)) == 1, output

@@ -107,11 +107,11 @@ def _stored(target: str, options: Options, clock: Clock | None, is_at_work: Call
     return store
 
 
-def _scheduler(registry: Registry, worker: str, is_whole: bool) -> Scheduler:
+def _scheduler(registry: Registry, worker: str, *, is_shared: bool) -> Scheduler:
     """A scheduler with the options and limits of this process; with a shared store it loads no final records."""
     options = registry.options
     settings = options.settings()
-    if not is_whole:
+    if is_shared:
         settings = replace(settings, keep_finished=None)
         return Scheduler(settings, {}, worker, is_shared=True)  # the store has the rules of all programs
     scheduler = Scheduler(settings, registry.rules, worker)
@@ -294,7 +294,7 @@ class System:
             store=self.store,
             clock=self.clock,
             make_scheduler=lambda is_onlooker: _scheduler(
-                registry, "" if is_onlooker else worker, target is None
+                registry, "" if is_onlooker else worker, is_shared=target is not None
             ),
             hello=self._hello,
             judge=self.judge,

@@ -4,9 +4,9 @@ A turn is the only way anything changes. Whatever wants a change puts an item in
 decides and commits; then the engine acts on the plan: answer callers, stop and start handlers, emit events, call
 callbacks, set the alarm. Between turns the engine sleeps until an item arrives or the alarm rings.
 
-With an inline store (memory) `request` takes a turn at once that accepts units and starts none; units that no rule
-can refuse are even accepted by the next turn (inbox.py). So `submit` returns without suspending, and the next turn
-chooses the best among all units submitted in a row.
+With an inline store (memory) `request` takes a turn at once that accepts units and starts none. A unit that no rule
+can refuse waits for the next turn, if turns are taken (inbox.py). So `submit` returns without suspending, and the
+next turn chooses the best among all units submitted in a row.
 
 Where several processes share a queue, `peer.py` decides whether this process plans for all of them or posts its
 inbox to the process that does. `act` carries out the plan in both cases.
@@ -335,6 +335,8 @@ class Engine:
         """Have the next turn accept a unit that no rule can refuse. Only for an inline store."""
         self._raise_if_broken()
         self.inbox.gather(spec)
+        if self._loop_task is None:  # before start() and after stop() no turn follows by itself
+            self._accept_gathered()
 
     def _accept_gathered(self) -> None:
         """Take a turn before records are read, if units were submitted that none has accepted yet."""

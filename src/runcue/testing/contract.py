@@ -417,6 +417,8 @@ async def starts_are_read_as_far_back_as_they_are_asked_for(open_store: Open) ->
             Grant("api", NOW - 3, -2.5, "tokens", "w1"),
             Grant("slow", NOW - 9),
             Grant("other", NOW - 1),
+            Grant("twice", NOW + 6, 1000, "tokens", "w4"),
+            Grant("twice", NOW + 3, 10, "tokens", "w4"),
         ]
         await one.turn(lambda plan, turn: plan.grants.extend(grants))
         found = await one.look(
@@ -432,6 +434,8 @@ async def starts_are_read_as_far_back_as_they_are_asked_for(open_store: Open) ->
         )
         left = {"": Spent(1, NOW - 3), "tokens": Spent(10, NOW - 3)}
         expect("what is left of the quantities of one unit since a moment", spent, [left, {}])
+        again = await one.look(lambda turn: reader_of(turn).spent("w4", "twice", NOW))
+        expect("what the start that was granted last has left", again, {"tokens": Spent(10, NOW + 3)})
 
 
 async def others_learn_that_an_index_key_is_empty(open_store: Open) -> None:

@@ -13,7 +13,19 @@ from runcue.core.model.retry import Retry
 from runcue.core.model.settings import Rule
 from runcue.core.schedule.gates import Questions
 from runcue.core.schedule.outcome import SHORTEST_PAUSE
-from runcue.core.schedule.plan import Cancel, Declare, Entered, Outcome, Pause, Plan, Revive, Serve, Tell
+from runcue.core.schedule.plan import (
+    Cancel,
+    Declare,
+    Entered,
+    Item,
+    Outcome,
+    Pause,
+    Plan,
+    Revive,
+    Serve,
+    Tell,
+)
+from runcue.core.schedule.scheduler import REPORTS, REQUESTS
 from tests.core.bench_of_core import SLOW_RETRY, START, Bench, costs, limits, sells
 
 ONE_AT_A_TIME = limits(concurrent=1)
@@ -1089,3 +1101,8 @@ def test_only_work_of_the_queues_that_are_served_is_started() -> None:
     assert bench.started == ["b"]
     bench.turn(Serve(None))
     assert bench.started == ["a"]
+
+
+def test_every_kind_of_item_is_taken() -> None:
+    assert {*REQUESTS, *REPORTS, Outcome} == set(Item.__args__)
+    assert not REQUESTS.keys() & REPORTS.keys()

@@ -12,7 +12,7 @@ is a `Group`, any one of the services that match.
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
@@ -74,6 +74,12 @@ class Window:
             insort(self.stamps, at)
         else:
             self.stamps.append(at)
+
+    def uncount(self, at: float) -> None:
+        """Count one call less of those at `at`, if it still counts."""
+        place = bisect_right(self.stamps, at) - 1
+        if place >= 0 and self.stamps[place] == at:
+            del self.stamps[place]
 
     def as_meter(self) -> Meter:
         """A meter that counts calls like this window: each start uses one."""
@@ -246,8 +252,7 @@ class Service:
             return
         for window in self.windows:
             for _ in range(int(amount)):
-                if at in window.stamps:
-                    window.stamps.remove(at)
+                window.uncount(at)
 
     def granted(self, amount: int) -> None:
         """Count so many granted starts; each is later `entered` or `returned`, once."""

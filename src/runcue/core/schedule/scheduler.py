@@ -101,6 +101,10 @@ class Scheduler:
                 if type(item) is Hello:
                     takeover.greet(ledger, item)
         ledger.turn.act_for_itself()
+        # The limits that this process declares say how far back stored starts have to be counted.
+        for item in items:
+            if type(item) is Declare and item.is_quiet:
+                _declare(ledger, item)
 
     def keep_here(self, tasks: frozenset[str]) -> None:
         """Have this process run all units of these short tasks itself, if it can run them."""

@@ -17,7 +17,7 @@ from runcue.errors import StorageReplaced, StoreError
 from runcue.ports import Outgoing, Received
 from runcue.stores.postgres import statements
 from runcue.stores.postgres.address import Address
-from runcue.stores.postgres.link import cause_of, is_gone, is_passing, replaced, told, unknown
+from runcue.stores.postgres.link import cause_of, is_gone, is_passing, replaced, translate_use, unknown
 from runcue.stores.postgres.transaction import ASKING, PASSED_FOR_DEAD, PostgresTransaction
 from runcue.stores.presence import posix as presence
 from runcue.stores.sql import wire
@@ -58,8 +58,7 @@ class Exchange:
 
     def __call__(self, post: Outgoing | None) -> Received:
         """Leave a post, and take the letters of this process if there are any."""
-        self._transaction.is_in_use = True
-        try:
+        with self._transaction.in_use():
             if post is None:
                 return self._taken(is_there=False)
             at = self._transaction.clock.now()
@@ -70,8 +69,6 @@ class Exchange:
                 return self._taken(is_there=True)
             except (psycopg.Error, StoreError):
                 return self._tables.mailbox.nothing_read(self._transaction.head)
-        finally:
-            self._transaction.is_in_use = False
 
     def _taken(self, *, is_there: bool) -> Received:
         """Take the letters of this process and read them. `is_there` says that its post is stored."""
@@ -99,7 +96,7 @@ class Exchange:
                 return swapped
             except psycopg.Error as error:
                 if not is_gone(error) or is_last:
-                    raise told(error, self._address) from cause_of(error, self._address)
+                    raise translate_use(error, self._address) from cause_of(error, self._address)
                 has_swapped = self._has_swapped()
                 if has_swapped is None:
                     raise unknown(PASSED_FOR_DEAD, self._address) from cause_of(error, self._address)
@@ -123,7 +120,7 @@ class Exchange:
                 if is_there:
                     return mailbox.nothing_read(self._transaction.head, unread)
                 if isinstance(error, psycopg.Error):
-                    raise told(error, self._address) from cause_of(error, self._address)
+                    raise translate_use(error, self._address) from cause_of(error, self._address)
                 raise
         raise AssertionError("the second try returns or raises")
 
@@ -151,7 +148,7 @@ class Exchange:
         [(turn, numbers, has_letters, fleet, *counters)] = rows
         if turn is None and counters[-3] == queue:
             raise StoreError("A post was not kept: another process uses the name of this worker.")
-        self._transaction.has_committed |= turn is not None
+        self._transaction.saw_commit(is_there=turn is not None)
         self._lately.clear()  # a post is synced, and with it all that was read before
         return Swapped(tuple(counters), fleet, frozenset((*numbers, post.number)), [], {}, has_letters)
 
@@ -164,9 +161,9 @@ class Exchange:
         given = [row[-len(COLUMNS) :] for row in rows]
         records = self._tables.records.sound([row for row in given if row[0] is not None])
         given_records = {record.id: record for record in records}
-        self._transaction.has_committed |= turn is not None
+        self._transaction.saw_commit(is_there=turn is not None)
         found = _decode_rows(taken or "[]")
-        mailbox.is_claimed = bool(found)
+        mailbox.claimed(found)
         letters = self._unseen(found, is_lasting=off is None)
         return Swapped(tuple(counters), fleet, frozenset(numbers), letters, given_records)
 

@@ -376,7 +376,7 @@ def translate(error: Exception, address: Address) -> Exception:
     return error
 
 
-def told(error: psycopg.Error, address: Address) -> Exception:
+def translate_use(error: psycopg.Error, address: Address) -> Exception:
     """Our error for one that came while the queue's tables were used: missing tables mean another queue."""
     if isinstance(error, errors.UndefinedTable | errors.InvalidSchemaName):
         return replaced("holds no queue any more", address)

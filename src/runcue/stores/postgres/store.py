@@ -28,8 +28,8 @@ from runcue.stores.postgres.link import (
     is_gone,
     is_passing,
     replaced,
-    told,
     translate,
+    translate_use,
 )
 from runcue.stores.postgres.place import boot_of, make_place, place_of
 from runcue.stores.postgres.transaction import PostgresTransaction
@@ -167,7 +167,7 @@ class PostgresDatabase:
             except psycopg.Error as error:
                 self._close_reading()
                 if is_last or not (is_gone(error) or is_passing(error)):
-                    raise told(error, self._address) from cause_of(error, self._address)
+                    raise translate_use(error, self._address) from cause_of(error, self._address)
         raise AssertionError("the second try returns or raises")
 
     def _close_reading(self) -> None:
@@ -241,7 +241,7 @@ class PostgresDatabase:
                     link.execute(statement, ([self.worker],))
                 link.commit()
         except psycopg.Error as error:
-            raise told(error, self._address) from cause_of(error, self._address)
+            raise translate_use(error, self._address) from cause_of(error, self._address)
 
     def disconnect(self, thread: StoreThread) -> None:
         """Close the database, but keep the lock that shows that this process lives.

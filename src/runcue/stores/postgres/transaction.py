@@ -29,7 +29,15 @@ from runcue.ports import Clock
 from runcue.stores.postgres import schema, statements
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.clock import ServerClock
-from runcue.stores.postgres.link import Link, cause_of, is_gone, lost_commits, replaced, told, unknown
+from runcue.stores.postgres.link import (
+    Link,
+    cause_of,
+    is_gone,
+    lost_commits,
+    replaced,
+    translate_use,
+    unknown,
+)
 from runcue.stores.presence import posix as presence
 from runcue.stores.presence.peer_monitor import Trouble
 from runcue.stores.sql import states
@@ -129,18 +137,29 @@ class PostgresTransaction:
     @contextmanager
     def begin(self) -> Iterator[PostgresTransaction]:
         """A turn: the lock of the namespace is held within this context."""
+        with self.in_use():
+            try:
+                self._begin()
+                yield self
+            except psycopg.Error as error:
+                self._undo()
+                raise translate_use(error, self._address) from cause_of(error, self._address)
+            except BaseException:
+                self._undo()
+                raise
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """A turn or an exchange is under way within this context."""
         self.is_in_use = True
         try:
-            self._begin()
-            yield self
-        except psycopg.Error as error:
-            self._undo()
-            raise told(error, self._address) from cause_of(error, self._address)
-        except BaseException:
-            self._undo()
-            raise
+            yield
         finally:
             self.is_in_use = False
+
+    def saw_commit(self, *, is_there: bool) -> None:
+        """A commit of this worker was, or (not `is_there`) was not, found in the tables."""
+        self.has_committed |= is_there
 
     def _begin(self) -> None:
         """Wait for the turn. A lost connection is replaced once."""

@@ -94,8 +94,12 @@ class Mailbox:
     def claim(self) -> list[Letter]:
         """Take the letters of this process, in order."""
         rows: list[Any] = self._session.execute(statements.CLAIM, (self._session.worker,)).fetchall()
-        self.is_claimed = bool(rows)
+        self.claimed(rows)
         return [(kind, body) for _, kind, body in sorted(rows)]
+
+    def claimed(self, rows: Sequence[Any]) -> None:
+        """The transaction under way deletes these letters: until they are read, they may be lost with it."""
+        self.is_claimed = bool(rows)
 
     def unread(self) -> frozenset[int]:
         """The posts of this process that no turn has taken yet."""

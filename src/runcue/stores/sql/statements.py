@@ -196,7 +196,7 @@ STARTS: Final = (
 """What is left of all grants of some services that count from the same moment on."""
 SPENT: Final = (
     "SELECT coalesce(key, ''), CAST(sum(amount) AS double precision), started_at FROM service_log "
-    "WHERE service = $1 AND started_at >= $2 AND work_id = $3 GROUP BY key, started_at ORDER BY started_at"
+    "WHERE service = $1 AND started_at >= $2 AND work_id = $3 GROUP BY key, started_at ORDER BY min(id)"
 )
 """How many calls ('') and how much of each quantity of a service were counted for each start of a unit, the latest
 start last."""

@@ -53,7 +53,7 @@ Done = tuple[Plan | None, Received | None]
 
 
 class TableTurn:
-    """One turn: what `decide` may look at while it holds it."""
+    """One turn: what `decide` may look at while the turn is held."""
 
     __slots__ = ("changes", "given", "has_more", "now", "posts", "read", "reader", "wall")
 
@@ -132,10 +132,6 @@ class SqlStore:
         self._database.check()
 
     # turns ------------------------------------------------------------------------------------------------
-
-    def take_turn(self, decide: Decide) -> Plan:
-        """Not here: only an InlineStore takes a turn as a plain call."""
-        raise AssertionError("a turn has to be waited for here")
 
     def _take_turn(
         self,

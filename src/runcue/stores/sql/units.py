@@ -28,7 +28,11 @@ class Units:
         self._session = session
         self._records = records
         self.has_seen_post = False
-        """True once a unit was found that was only accepted: it may be newer than the last revision."""
+        """True once this look has found a unit that was only accepted: it may be newer than the last revision."""
+
+    def begin_look(self) -> None:
+        """A look begins, in which no unit was found yet that was only accepted."""
+        self.has_seen_post = False
 
     def one(self, work_id: str) -> Record | None:
         """That unit, also if it was only just accepted; raises when it is damaged."""

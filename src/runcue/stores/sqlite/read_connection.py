@@ -63,7 +63,7 @@ class ReadConnection:
             try:
                 connection.execute("BEGIN DEFERRED")  # this connection cannot write, and needs no lock
                 try:
-                    tables.units.has_seen_post = False
+                    tables.units.begin_look()
                     found, revision = look(tables), tables.records.revision()
                 finally:
                     undo(connection)

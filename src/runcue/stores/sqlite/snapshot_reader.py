@@ -81,7 +81,7 @@ class FileSnapshotReader:
         connection.execute("BEGIN")
         try:
             tables = Tables(connection, SQLITE)
-            tables.units.has_seen_post = False
+            tables.units.begin_look()
             found, revision = look(tables), tables.records.revision()
         finally:
             connection.execute("ROLLBACK")
