@@ -1,14 +1,17 @@
 """Who decides next goes on where the last one was, for all programs and whatever tasks they have."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
+from runcue.core.model.failure import Failure
 from runcue.core.model.record import WorkState
 from runcue.core.model.retry import Retry
 from runcue.core.model.settings import Rule
 from runcue.core.schedule.gates import Questions
 from runcue.core.schedule.outcome import STOPPED
-from runcue.core.schedule.plan import Cancel, Charge, Ended, Lost
+from runcue.core.schedule.plan import Cancel, Charge, Ended, Lost, Outcome
 from runcue.errors import DuplicateWork
 from tests.core.bench_of_core import costs, limits, sells
 from tests.core.library import Process, Shared, two
@@ -563,6 +566,19 @@ def test_who_takes_over_gives_nothing_back_that_was_given_back_before() -> None:
     assert other.scheduler.ledger.ready.services["api"].windows[0].room(other.now) == 0
     assert sorted(other.started) == ["a", "b"]
     assert [grant.amount for grant in shared.grants] == [1, -1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["late", "unbegun"])
+def test_a_call_that_came_too_late_is_given_back_by_who_took_over(kind: Any) -> None:
+    _, one, other = two(limits(rate=(2, 60.0)), serving=("one",))
+    one.enters_at_once = False
+    one.submit("a")
+    token = one.tokens["a"]
+    other.turn()
+    one.post(Outcome("a", token, None, Failure(kind, "")))
+    other.turn()
+    assert other.record("a").token > token, "it was started anew"
+    assert other.scheduler.ledger.ready.services["api"].windows[0].room(other.now) == 1, "and counts once"
 
 
 def test_who_no_longer_decides_knows_which_of_its_own_submissions_wait_for_room() -> None:

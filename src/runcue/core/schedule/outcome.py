@@ -22,6 +22,8 @@ from runcue.errors import DependencyCycle, DuplicateWork, RateLimited, WorkNotFo
 
 STOPPED = "stopped"
 """The reason of a cancellation that comes from stop()."""
+NEVER_BEGAN = frozenset({"late", "unbegun"})
+"""Failures of attempts whose handler was never called: they are granted anew."""
 SHORTEST_PAUSE = 0.05
 """Least seconds before a start that uses up no attempt: a handler that always asks for "at once" must not spin."""
 
@@ -59,6 +61,8 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
         return
     if failure.kind == "late":
         ledger.grants.was_late(token)
+    if failure.kind in NEVER_BEGAN and (lane := ledger.capacity.lane_of(token)) is not None:
+        ledger.grants.never_began(record, lane)
     if outcome.has_ended:
         ledger.release(token, record.id)
     else:
@@ -66,7 +70,7 @@ def take(ledger: Ledger, outcome: Outcome) -> None:
         ledger.capacity.stop(token)
     if failure.kind == "throttled":
         _throttled(ledger, record, failure, outcome.error)
-    elif failure.kind in {"late", "unbegun"}:
+    elif failure.kind in NEVER_BEGAN:
         ledger.capacity.judge(token, None)
         ledger.put_back(record, "return")
     elif failure.kind == "snoozed":
