@@ -29,6 +29,7 @@ EVERY: Final = {
     "tests/fleet/": 3,
     "tests/packaging/": 4,
     "tests/pg/": 6,
+    "tests/sim/test_swarm.py": 1,
     "tests/sim/": 9,
     "tests/stores/": 6,
     "tests/test_docs.py::test_every_link": 1,

@@ -14,9 +14,9 @@ from runcue.sim import swarm, trial
 from runcue.sim.promise import Violation, limits_of
 from tests.sample import fewer
 
-SEEDS = fewer(2000, 100)
+SEEDS = fewer(2000, 300)
 """In every run of the tests, in processes of their own."""
-CHUNK = fewer(250, 100)
+CHUNK = fewer(250, 50)
 
 
 @pytest.mark.timeout(300)
