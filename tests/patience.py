@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from runcue.host.processes import open_files
+
 BOUND = 240.0
 """Seconds until a test gives up. Far more than anything takes, so that a slow machine fails nothing."""
 LOOK_EVERY = 0.01
@@ -54,3 +56,15 @@ def lives(pid: int) -> bool:
             return False
         return True
     return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+def has_open(pid: int, file: Path) -> bool:
+    """True while that process has this file open; what it opens and closes meanwhile does not matter."""
+    return any(same(link, file) for link in open_files(pid))
+
+
+def same(link: str, file: Path) -> bool:
+    try:
+        return os.path.samestat(os.stat(link), file.stat())  # noqa: PTH116
+    except OSError:  # closed meanwhile
+        return False

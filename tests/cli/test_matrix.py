@@ -27,7 +27,7 @@ from runcue.cli.shutdown import standing
 from tests.cli.conftest import Run
 from tests.cli.crew import Crew, end, environment
 from tests.cli.inside import Told
-from tests.patience import until_sync
+from tests.patience import has_open, until_sync
 
 SERVER = """
 import atexit, gc, json, os, pkgutil, signal, sys, threading
@@ -474,10 +474,6 @@ def test_a_lock_that_is_let_go_of_in_time_is_waited_for(settled: Path, home: Pat
         holding = locked(home, even_for_readers=False)
         holding.__enter__()
         with crew.begun("enqueue", "--id", "patient", "--", "true") as adding:
-            until_sync(lambda: _has_open(adding.pid, home / "queue.db"), "to open the queue")
+            until_sync(lambda: has_open(adding.pid, home / "queue.db"), "to open the queue")
             holding.__exit__(None, None, None)
             assert adding.communicate(timeout=240) == ("Enqueued patient\n", "")
-
-
-def _has_open(pid: int, file: Path) -> bool:
-    return any(file == link.resolve() for link in Path(f"/proc/{pid}/fd").iterdir())

@@ -17,7 +17,7 @@ from runcue.executors.process_locks import REAPER, Jobs, end_leftovers
 from runcue.host import processes
 from runcue.host.processes import process, session_members
 from tests.executors.fakes import jobs_folder
-from tests.patience import BOUND, lives, until_sync
+from tests.patience import BOUND, has_open, lives, until_sync
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -212,12 +212,7 @@ def test_who_only_reads_a_lock_file_is_left_alone(jobs: Jobs, start: Start) -> N
     holder = start("sleep", "600", lock=lock)
     jobs.started(1, holder.pid)
     reader = start("tail", "-f", str(folder(jobs) / "1"))
-    marks = jobs.marks(1)
-    until_sync(
-        lambda: (
-            marks <= {(s.st_dev, s.st_ino) for s in map(os.stat, Path(f"/proc/{reader.pid}/fd").iterdir())}
-        )
-    )
+    until_sync(lambda: has_open(reader.pid, folder(jobs) / "1"))
     until_sync(lambda: end_leftovers(folder(jobs)))
     assert lives(reader.pid)
 
