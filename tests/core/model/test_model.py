@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import astuple, fields
 
 from runcue.core.model.lifecycle import MOVES
-from runcue.core.model.record import Attempt, PriorityContext, Record, Spec, Work, WorkState, view
+from runcue.core.model.record import Attempt, Extras, PriorityContext, Record, Spec, Work, WorkState, view
 from runcue.core.model.retry import Retry
 
 SPEC = Spec(
@@ -26,6 +26,8 @@ SPEC = Spec(
     dependency_timeout=30.0,
     idempotency_key="key",
     retry=Retry(5),
+    group="import",
+    extras=Extras(tags=(("run", "nightly"),), label="page 1", expires_at=999.0),
 )
 HISTORY = (Attempt(1, 120.0, 2.0, "ValueError: no", "worker"),)
 RECORD = Record(
@@ -50,6 +52,9 @@ RECORD = Record(
     history=HISTORY,
     worker="host-1",
 )
+
+READ = {"params": {"page": 1}, "tags": {"run": "nightly"}}
+"""What people read as a dict."""
 
 
 # --- States ---------------------------------------------------------------------------------------
@@ -94,8 +99,8 @@ def test_a_state_survives_copying_and_pickling_as_itself(state: WorkState) -> No
 def test_every_field_of_a_work_comes_from_the_record_or_what_was_submitted() -> None:
     work = view(RECORD)
     for field in fields(Work):
-        source = RECORD if hasattr(RECORD, field.name) else SPEC
-        expected = {"page": 1} if field.name == "params" else getattr(source, field.name)
+        [source, *_] = [one for one in (RECORD, SPEC, SPEC.extras) if hasattr(one, field.name)]
+        expected = READ.get(field.name, getattr(source, field.name))
         assert getattr(work, field.name) == expected, field.name
 
 

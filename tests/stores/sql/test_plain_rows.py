@@ -8,7 +8,7 @@ import apsw
 import pytest
 from msgspec.structs import asdict, replace
 
-from runcue.core.model.record import Attempt, Record, Spec, WorkState
+from runcue.core.model.record import Attempt, Extras, Record, Spec, WorkState
 from runcue.core.model.retry import Retry
 from runcue.stores.sql import codec, statements
 from runcue.stores.sqlite.schema import migrate
@@ -23,6 +23,7 @@ OF_SPEC: dict[str, Any] = {
     "depends_on": ("a",), "priority": 2.5, "run_at": 1.0, "delay": 2.0, "timeout": 3.0, "dependency_timeout": 4.0,
     "idempotency_key": "key",
     "on_failed": "return", "is_named": True, "retry": Retry(7), "cost": (("tokens", 12.0),),
+    "group": "import", "unique_key": "[1]", "extras": Extras(label="page 1"),
 }  # fmt: skip
 OF_RECORD: dict[str, Any] = {
     "id": "w2", "spec": replace(SPEC, task="other"), "seq": 5, "rank": -1.5, "created_at": 2.0, "attempt": 2,

@@ -57,6 +57,22 @@ class Attempt(msgspec.Struct, frozen=True):
     worker: str | None = None
 
 
+class Extras(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What few units are submitted with."""
+
+    tags: tuple[tuple[str, str], ...] = ()
+    """Names and values by which people find it again."""
+    label: str | None = None
+    """What people know it by, where its task computes that."""
+    expires_at: float | None = None
+    """When it fails if it has not started before."""
+    outputs: tuple[str, ...] = ()
+    """The units whose results are put into its params when it starts."""
+
+
+NO_EXTRAS = Extras()
+
+
 class Spec(msgspec.Struct, frozen=True, gc=False):
     """What was submitted: everything that `submit` was given, checked and made exact."""
 
@@ -80,6 +96,11 @@ class Spec(msgspec.Struct, frozen=True, gc=False):
     """Its own policy for failed attempts, instead of that of its task."""
     cost: Cost = ()
     """How much of each quantity of its services a start is expected to use."""
+    group: str | None = None
+    """The group of units that it belongs to."""
+    unique_key: str | None = None
+    """What it has in common with the units that count as its duplicates."""
+    extras: Extras | None = None
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -167,6 +188,12 @@ class Work(msgspec.Struct, frozen=True):
     """Its own policy for failed attempts, if it was submitted with one."""
     worker: str | None = None
     """The worker that runs it, where several processes share a queue."""
+    group: str | None = None
+    tags: dict[str, str] = msgspec.field(default_factory=dict)
+    label: str | None = None
+    """What people know it by, where its task computes that."""
+    expires_at: float | None = None
+    """When it fails if it has not started before."""
 
     @property
     def task_type(self) -> str:
@@ -207,11 +234,13 @@ def view(record: Record) -> Work:
     """The `Work` that users see of a record."""
     spec = record.spec
     worker = record.worker if record.token else None
+    extras = NO_EXTRAS if spec.extras is None else spec.extras
     return Work(record.id, spec.task, decode_params(spec.params), spec.target, spec.queue, record.state,
                 record.attempt, record.created_at, record.started_at, record.completed_at, record.next_retry_at,
                 record.result, record.error, spec.depends_on, spec.timeout, spec.dependency_timeout,
                 spec.idempotency_key, spec.priority, spec.run_at, record.skipped, record.services, record.traceback,
-                record.history, record.failures, spec.retry, worker)  # fmt: skip
+                record.history, record.failures, spec.retry, worker, spec.group, dict(extras.tags), extras.label,
+                extras.expires_at)  # fmt: skip
 
 
 class PriorityContext(msgspec.Struct, frozen=True):

@@ -242,6 +242,9 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     ALTER TABLE quarantine RENAME COLUMN shelf TO index_key;
     ALTER TABLE head RENAME COLUMN told TO last_event_seq;
     """,
+    """
+    ALTER TABLE work_units ADD COLUMN group_name text COLLATE "C", ADD COLUMN unique_key text COLLATE "C";
+    """,
 )
 
 VERSION: Final = len(MIGRATIONS)

@@ -22,7 +22,7 @@ import msgspec
 
 from runcue.core.model.failure import describe
 from runcue.core.model.parse import LARGEST_INT, SMALLEST_INT, encode_params
-from runcue.core.model.record import Attempt, Record, Spec, WorkState
+from runcue.core.model.record import Attempt, Extras, Record, Spec, WorkState
 from runcue.core.model.retry import Retry, retry_of_work
 from runcue.errors import ConfigError, InvalidParams, Permanent, StorageCorrupt, quoted
 from runcue.stores.sql import columns
@@ -100,6 +100,7 @@ class _Extra(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
     cost: tuple[tuple[str, float], ...] = ()
     chosen: str | None = None
+    extras: Extras | None = None
 
 
 _NOTHING = _Extra()
@@ -107,7 +108,7 @@ _decode_extra = msgspec.json.Decoder(_Extra).decode
 
 
 def _extra_text(record: Record) -> str:
-    return _encode(_Extra(record.spec.cost, record.chosen)).decode()
+    return _encode(_Extra(record.spec.cost, record.chosen, record.spec.extras)).decode()
 
 
 def _text_of(services: tuple[str, ...]) -> str:
@@ -190,7 +191,12 @@ def _differs(path: str) -> str:
 
 def _reader() -> Callable[[Row, tuple[Attempt, ...]], Record]:
     values = {one.field: one.read.format(name=one.name) for one in WORK}
-    values |= {"spec.id": "id", "record.spec": "spec", "record.chosen": "extra.chosen"}
+    values |= {
+        "spec.id": "id",
+        "record.spec": "spec",
+        "record.chosen": "extra.chosen",
+        "spec.extras": "extra.extras",
+    }
     spec, record = (
         ", ".join(values[f"{kind}.{name}"] for name in fields)
         for kind, fields in (("spec", Spec.__struct_fields__), ("record", Record.__struct_fields__))
@@ -213,7 +219,12 @@ update_row: Final = _writer(columns.CHANGED, ("id",))
 _record_of: Final = _reader()
 
 _unusual = " or ".join(
-    [*(_differs(one.field) for one in WORK if one.usual is not VARIES), _differs("record.chosen")]
+    _differs(field)
+    for field in (
+        *(one.field for one in WORK if one.usual is not VARIES),
+        "record.chosen",
+        "spec.extras",
+    )
 )
 is_plain: Final[Callable[[Record], bool]] = _compiled(
     "(record)", "spec = record.spec", f"return not ({_unusual})"

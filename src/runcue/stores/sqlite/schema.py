@@ -14,8 +14,9 @@ Rules:
 - `inbox` holds what processes left for the deciding process, `letters` what it decided for others, as JSON
   (sql/wire.py): reading a row deletes it. `tasks` holds the rules of tasks; `fleet` of head counts changes of
   workers.
-- `extra` holds what few units or services have, as one JSON object: the cost of a unit and the service that it was
-  started on; a service's quantities, keys and adaptive limit. `key` of service_log names a quantity.
+- `extra` holds what few units or services have, as one JSON object: the cost of a unit, the service that it was
+  started on, its tags and the like; a service's quantities, keys and adaptive limit. `key` of service_log names a
+  quantity.
 - Nothing reads or writes `override` and `adaptive` of services.
 - Step 2 deletes the events, whose form has changed since. Readers of events see a gap there.
 - A step of MIGRATIONS is never changed once it was released; a new one is added and VERSION counts them.
@@ -298,6 +299,10 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     ALTER TABLE set_aside RENAME TO quarantine;
     ALTER TABLE quarantine RENAME COLUMN shelf TO index_key;
     ALTER TABLE head RENAME COLUMN told TO last_event_seq;
+    """,
+    """
+    ALTER TABLE work_units ADD COLUMN group_name TEXT;
+    ALTER TABLE work_units ADD COLUMN unique_key TEXT;
     """,
 )
 VERSION: Final = len(MIGRATIONS)
