@@ -18,7 +18,7 @@ from runcue.cli import worker
 from runcue.cli.commands.worker import command
 from tests.cli.crew import Crew, end, gone
 from tests.patience import BOUND, until_sync
-from tests.stores.hands import BEFORE_STEP_6
+from tests.stores.hands import take_back
 
 GATED = 'echo "start $$" >> "{0}"; until test -e "{0}.open"; do sleep 0.05; done; echo "end $$" >> "{0}"'
 """A job that can be seen to run, and ends when somebody opens its gate."""
@@ -239,25 +239,8 @@ def test_a_detached_supervisor_that_dies_leaves_its_last_words(crew: Crew) -> No
 
 
 def test_workers_bring_the_file_of_an_older_version_to_this_one(crew: Crew) -> None:
-    import apsw
-
     crew.enqueue({"id": "job", "command": "true"})
-    connection = apsw.Connection(str(crew.database))
-    connection.execute(
-        f"{BEFORE_STEP_6} DROP VIEW jobs; DROP INDEX work_units_retrying; ALTER TABLE work_units DROP COLUMN retry; "
-        "ALTER TABLE workers DROP COLUMN is_serving; ALTER TABLE services DROP COLUMN extra; "
-        "DROP INDEX service_log_of_service; CREATE INDEX service_log_by_time ON service_log (started_at); "
-        "DROP TABLE inbox; DROP TABLE letters; DROP TABLE tasks; DELETE FROM workers; "
-        "CREATE TABLE mail (id INTEGER PRIMARY KEY, worker TEXT NOT NULL, token INTEGER NOT NULL); "
-        "ALTER TABLE workers ADD COLUMN active TEXT NOT NULL DEFAULT '[]'; "
-        "ALTER TABLE workers ADD COLUMN revision INTEGER NOT NULL DEFAULT 0; "
-        "ALTER TABLE workers DROP COLUMN tasks; ALTER TABLE workers DROP COLUMN room; "
-        "ALTER TABLE workers DROP COLUMN hears; ALTER TABLE workers DROP COLUMN overdue; "
-        "ALTER TABLE workers DROP COLUMN callbacks; "
-        "ALTER TABLE head DROP COLUMN decider; ALTER TABLE head DROP COLUMN wake_at; "
-        "ALTER TABLE head DROP COLUMN fleet; PRAGMA user_version = 1"
-    ).fetchall()
-    connection.close()
+    take_back(crew.database, 1)
     supervisor = crew.start()
     crew.until_state("completed")
     supervisor.signal(signal.SIGTERM)

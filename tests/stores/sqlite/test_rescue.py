@@ -21,7 +21,7 @@ from runcue.stores.sqlite.recovery.pages import Leaf, Log, Pages
 from runcue.stores.sqlite.recovery.rebuild import LEAP
 from runcue.stores.sqlite.recovery.recover import Rescue, recover
 from tests.handlers import no_op
-from tests.stores.hands import BEFORE_STEP_6, change
+from tests.stores.hands import change, take_back
 
 PATIENCE = 240.0
 SIZE = 4096
@@ -660,15 +660,7 @@ def test_a_damaged_file_of_the_first_version_becomes_one_of_this_version(sound: 
 def older(sound: Sound, path: Path) -> bytes:
     """The sound file as the version before step 6 would have written it."""
     path.write_bytes(sound.whole)
-    connection = apsw.Connection(str(path))
-    connection.execute(BEFORE_STEP_6).fetchall()
-    assert connection.execute("PRAGMA journal_mode = DELETE").fetchall() == [("delete",)]
-    made = apsw.Connection(":memory:")
-    for step in schema.MIGRATIONS[:5]:
-        made.execute(step).fetchall()
-    names = "SELECT type, name FROM sqlite_schema ORDER BY name"
-    assert connection.execute(names).fetchall() == made.execute(names).fetchall()
-    connection.close()
+    take_back(path, 5)
     return path.read_bytes()
 
 
