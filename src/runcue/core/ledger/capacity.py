@@ -6,7 +6,8 @@ no longer counts, and it keeps its slots.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from runcue.core.ledger.current import CurrentTurn
@@ -130,18 +131,31 @@ class Capacity:
             self._fleet.ended(member, token)
         return lane
 
-    def release_good(self, token: int, record: Record) -> Lane:
-        """Free the slots of an attempt that ended well: the fast `release`. The caller touches the services."""
-        lane = self._slots.pop(token)
-        for service in lane.services:
-            service.active -= 1
-            is_moved = service.width is not None or service.throttle_streak
-            if is_moved and service.went_well(record.started_at or 0.0):
-                self._notices.changed(service)
+    def release_good(self, ended: Sequence[Record]) -> None:
+        """Free the slots of attempts that ended well: `release` for all of a turn, because every unit takes this
+        path."""
+        tokens = [record.token for record in ended]
+        lanes = [*map(self._slots.pop, tokens)]
+        for lane, amount in Counter(lanes).items():
+            for service in lane.services:
+                if service.width is None and not service.throttle_streak:
+                    service.active -= amount
+                else:
+                    self._went_well(
+                        service, (one for one, its in zip(ended, lanes, strict=True) if its is lane)
+                    )
+                self._ready.touch(service)
         if self._fleet is not None:
-            assert lane.crew is not None
-            self._fleet.free(self._runners.pop(token), lane.crew.needs)
-        return lane
+            members = map(self._runners.pop, tokens)
+            for (member, lane), amount in Counter(zip(members, lanes, strict=True)).items():
+                assert lane.crew is not None
+                self._fleet.free(member, lane.crew.needs, amount)
+
+    def _went_well(self, service: Service, records: Iterable[Record]) -> None:
+        for record in records:
+            service.active -= 1
+            if service.went_well(record.started_at or 0.0):
+                self._notices.changed(service)
 
     def code_ended(self, token: int) -> str | None:
         """The code of that attempt has ended: it is overdue no longer. Returns its unit if it was."""

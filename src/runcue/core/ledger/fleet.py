@@ -227,9 +227,9 @@ class Fleet:
         crew.cap = min(sum(one.most(crew.needs) for one in crew.members), UNLIMITED)
         self._appoint(crew)
 
-    def free(self, member: Member, needs: tuple[str, ...]) -> None:
-        """An attempt of that worker has ended: its crews have room again."""
-        member.take(needs, -1)
+    def free(self, member: Member, needs: tuple[str, ...], amount: int = 1) -> None:
+        """So many attempts of that worker have ended: its crews have room again."""
+        member.take(needs, -amount)
         for crew in member.crews:
             self._touch(crew)
 

@@ -215,6 +215,9 @@ class Ledger:
         runs: list[tuple[Lane, list[Record]]] = []
         run: list[Record] = []
         lane: Lane | None = None
+        task = services = queue = (
+            None  # of the unit before, which is in `lane`: most units of a batch are alike
+        )
         for spec in specs:
             seq += 1
             rank = now
@@ -224,10 +227,14 @@ class Ledger:
                 record = Record(spec.id, spec, seq, rank, now, since=now)
                 others.append(record)
             else:
-                mine = find_lane(spec)
+                mine = lane
+                if spec.services is not services or spec.task != task or spec.queue != queue:
+                    task, services, queue = spec.task, spec.services, spec.queue
+                    mine = find_lane(spec)
                 if mine is None:  # no process has declared that task yet
                     record = Record(spec.id, spec, seq, rank, now, since=now)
                     others.append(record)
+                    task = None
                 else:
                     if mine is not lane:
                         run = []
@@ -397,9 +404,9 @@ class Ledger:
         """Complete running units: `release`, `close` and `emit` in one, because every unit takes this path. Stops at
         the first outcome that no longer counts, and returns it."""
         plan, now, records, risk = self.turn.plan, self.turn.now, self.working.records, self.risk
-        release, grants_ended, written = self.capacity.release_good, self.grants.ended, plan.records
+        grants_ended, written = self.grants.ended, plan.records
+        were_running: list[Record] = []
         done: list[Record] = []
-        lanes: dict[Lane, None] = {}
         stale: Outcome | None = None
         are_granted = self.grants.are_any()
         for outcome in outcomes:
@@ -407,7 +414,7 @@ class Ledger:
             if record is None or record.token != token:
                 stale = outcome
                 break
-            lanes[release(token, record)] = None
+            were_running.append(record)
             if are_granted:
                 grants_ended(token, record.id)
             del records[record.id]
@@ -418,8 +425,7 @@ class Ledger:
             if record.missing:  # a callback let it start before its dependencies had completed
                 plan.rewritten.add(record.id)
                 self._unblock(record)
-        for service in dict.fromkeys(one for lane in lanes for one in lane.services):
-            self.ready.touch(service)
+        self.capacity.release_good(were_running)
         if done:
             self.counters.ended(COMPLETED, was_running=True, amount=len(done))
             self._retention.add(*done)
