@@ -43,10 +43,12 @@ MAY_HAVE_OLD_WORDS = {"MIGRATIONS", "FORMER_NAMES"}
 LIBRARY = ("api", "core", "declare", "engine", "executors", "host", "instrument", "stores")
 """Folders of the library, without the programs that use it."""
 MAY_INHERIT = re.compile(
-    r"(msgspec\.)?Struct|NamedTuple|TypedDict|Protocol(\[.*\])?|(Str)?Enum|\w*(Error|Exception)"
+    r"(msgspec\.)?Struct|NamedTuple|TypedDict|(Protocol|Generic|TaskFunction)(\[.*\])?|PlainOptions|(Str)?Enum|"
+    r"\w*(Error|Exception)"
 )
 INHERITS = {
     "Group": "services of a glob are a service that lanes wait at",
+    "Handle": "an id, usable wherever an id is",
     "Crew": "the workers of a lane are a service that lanes wait at",
     "Services": "a mapping",
     "Memory": "a mapping",

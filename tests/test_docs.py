@@ -286,7 +286,7 @@ async def test_every_option_of_submit_is_in_the_reference_and_no_other() -> None
     async def any_task(work: runcue.Work) -> None: ...
 
     with pytest.raises(runcue.UnknownOption) as caught:
-        await cue.submit("any_task", nonsense=1)  # type: ignore[call-arg]  # (that is the mistake)
+        await cue.submit("any_task", nonsense=1)  # type: ignore[call-overload]  # (that is the mistake)
     assert set(options_of("cue.submit()")) == set(caught.value.known)
 
 

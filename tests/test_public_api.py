@@ -18,8 +18,10 @@ TYPING = Path(__file__).parent / "typing" / "api.py"
 PUBLIC = {
     "__version__",
     # what an application holds, and what it is given
-    "Attempt", "Command", "Cue", "Event", "Explanation", "Forecast", "PriorityContext", "Reader", "Rescue", "Retry",
-    "RunningWork", "Work", "WorkState", "WorkUnit",
+    "Attempt", "Command", "Cue", "Event", "Explanation", "Forecast", "Handle", "PriorityContext", "Reader",
+    "Rescue", "Retry", "RunningWork", "TaskFunction", "Unit", "Work", "WorkState", "WorkUnit",
+    # tasks as functions
+    "current", "output",
     # mending
     "recover",
     # writing what others wait for
@@ -34,7 +36,7 @@ PUBLIC = {
     "Permanent", "RateLimited", "RetryLater", "Snooze",
     # raised by runcue
     "BadCommand", "CommandFailed", "ForkedConnection", "SchemaTooNew", "StorageBusy", "StorageCorrupt", "StorageFull",
-    "StorageInsecure", "StorageReplaced", "Unreachable", "WorkerLost",
+    "StorageInsecure", "StorageReplaced", "Unreachable", "WorkerLost", "ResourceFailed", "WrongResult",
     "ConfigError", "CueClosed", "DependencyCycle", "DuplicateWork", "InvalidOption", "InvalidParams",
     "InvalidRate", "QueueFull", "RuncueError", "StoreError", "SubmitError", "UnknownOption", "UnknownService",
     "UnknownTask", "WorkCancelled", "WorkFailed", "WorkNotFound", "WorkTimedOut", "WrongThread",
@@ -44,10 +46,10 @@ CUE = {
     # registration
     "service", "task", "get_task", "is_ready", "is_stale", "priority", "dependency_satisfied", "on_start",
     "on_complete", "on_failure", "on_skip", "on_cancel", "on_backpressure", "on_pending_warning",
-    "on_stall_warning", "around", "observe",
+    "on_stall_warning", "around", "observe", "resource",
     # work
     "submit", "submit_many", "get", "list", "dead", "count", "cancel", "retry", "purge", "purge_dead", "wait",
-    "result", "join", "map", "tally",
+    "result", "results", "join", "map", "tally",
     # running
     "start", "stop", "close", "loop", "name", "path",
     # looking and operating

@@ -24,6 +24,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "runcue.api.cue": ["Cue"],
     "runcue.api.batch": ["map"],
+    "runcue.api.handle": ["Handle"],
+    "runcue.api.functions": ["TaskFunction"],
+    "runcue.declare.unit": ["Unit", "output"],
     "runcue.api.progress": ["progress"],
     "runcue.engine.artifacts": ["write_output"],
     "runcue.declare.service_options": ["adaptive"],
@@ -33,7 +36,7 @@ _HOMES = {
     "runcue.instrument.logging": ["JsonFormatter"],
     "runcue.core.model.record": ["Attempt", "PriorityContext", "Work", "WorkState"],
     "runcue.models": ["WorkUnit"],
-    "runcue.engine.running": ["RunningWork"],
+    "runcue.engine.running": ["RunningWork", "current"],
     "runcue.core.model.events": ["Event"],
     "runcue.core.views.explain": ["Explanation"],
     "runcue.core.views.forecast": ["Forecast"],
@@ -65,6 +68,7 @@ __all__ = [
     "Explanation",
     "Forecast",
     "ForkedConnection",
+    "Handle",
     "InvalidOption",
     "InvalidParams",
     "InvalidRate",
@@ -76,6 +80,7 @@ __all__ = [
     "RateLimited",
     "Reader",
     "Rescue",
+    "ResourceFailed",
     "Retry",
     "RetryLater",
     "RuncueError",
@@ -89,6 +94,8 @@ __all__ = [
     "StorageReplaced",
     "StoreError",
     "SubmitError",
+    "TaskFunction",
+    "Unit",
     "UnknownOption",
     "UnknownService",
     "UnknownTask",
@@ -101,13 +108,16 @@ __all__ = [
     "WorkTimedOut",
     "WorkUnit",
     "WorkerLost",
+    "WrongResult",
     "WrongThread",
     "__version__",
     "adaptive",
+    "current",
     "dependency_check_db",
     "dependency_check_file",
     "map",
     "mask",
+    "output",
     "priority_by_wait_time",
     "priority_constant",
     "progress",
@@ -134,6 +144,8 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from runcue.api.batch import map  # noqa: A004 (runcue.map is meant to read like the built-in one)
     from runcue.api.cue import Cue
+    from runcue.api.functions import TaskFunction
+    from runcue.api.handle import Handle
     from runcue.api.progress import progress
     from runcue.api.reader import Reader
     from runcue.core.model.events import Event
@@ -148,8 +160,9 @@ if TYPE_CHECKING:
         priority_constant,
     )
     from runcue.declare.service_options import adaptive
+    from runcue.declare.unit import Unit, output
     from runcue.engine.artifacts import write_output
-    from runcue.engine.running import RunningWork
+    from runcue.engine.running import RunningWork, current
     from runcue.errors import (
         BadCommand,
         CommandFailed,
@@ -164,6 +177,7 @@ if TYPE_CHECKING:
         Permanent,
         QueueFull,
         RateLimited,
+        ResourceFailed,
         RetryLater,
         RuncueError,
         SchemaTooNew,
@@ -184,6 +198,7 @@ if TYPE_CHECKING:
         WorkFailed,
         WorkNotFound,
         WorkTimedOut,
+        WrongResult,
         WrongThread,
     )
     from runcue.host.masking import mask

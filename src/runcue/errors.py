@@ -376,6 +376,25 @@ class CommandFailed(RuncueError):
         """True when a service gave that answer: it is up, whatever the command did."""
 
 
+class ResourceFailed(RuncueError):
+    """A resource that a handler needs could not be opened, so the attempt ended before its handler was called."""
+
+    def __init__(self, name: str, error: BaseException) -> None:
+        self.name = name
+        super().__init__(f"The resource {name} could not be opened: {type(error).__name__}: {error}")
+
+
+class WrongResult(RuncueError):
+    """A stored result is not what the annotation of its task says: the task was changed since."""
+
+    def __init__(self, work_id: str, task: str, expected: str, problem: object) -> None:
+        self.work_id = work_id
+        super().__init__(
+            f"The result of unit {work_id!r} is stored, but it is no {expected}, as task {quoted(task)} declares: "
+            f"{problem}. cue.get(id) shows it as it is stored."
+        )
+
+
 class WorkerLost(RuncueError):
     """The process that ran a function died; other units are not affected."""
 

@@ -217,12 +217,30 @@ class CommandOptions(msgspec.Struct, frozen=True):
     """Added to the environment of this process."""
 
 
+class Returns(Protocol):
+    """What the engine needs of the annotation of a result."""
+
+    def encode(self, value: Any) -> Any:
+        """The value in text, numbers, lists and dicts."""
+        ...
+
+
 class Registered(Protocol):
     """What the engine needs of a registered task."""
 
     @property
-    def handler(self) -> Handler:
-        """What to call."""
+    def call(self) -> Handler:
+        """What to call with a unit."""
+        ...
+
+    @property
+    def returns(self) -> Returns | None:
+        """How its results are stored; None where nothing but the store decides that."""
+        ...
+
+    @property
+    def resources(self) -> Sequence[Any]:
+        """The types of the resources that its handler is called with."""
         ...
 
     @property

@@ -308,10 +308,16 @@ def two_arguments(work: Work, other: int) -> None: ...
 def keyword_only(*, work: Work) -> None: ...
 
 
-@pytest.mark.parametrize("function", [no_arguments, two_arguments, keyword_only, AsyncCallable.method])
-def test_a_handler_that_cannot_take_work_is_refused_at_once(function: Any) -> None:
-    with pytest.raises(ConfigError, match=r"task 't' is called with one argument, work, which"):
-        registry().task("t")(function)
+@pytest.mark.parametrize("function", [no_arguments, two_arguments, keyword_only])
+def test_a_handler_that_takes_more_or_less_than_work_is_called_with_params_by_name(function: Any) -> None:
+    known = registry()
+    known.task("t")(function)
+    assert known.get_task("t").parameters is not None
+
+
+def test_a_method_of_no_object_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"AsyncCallable\.method', the handler of task 't', is a method"):
+        registry().task("t")(AsyncCallable.method)
 
 
 def with_default(work: Work, other: int = 1) -> None: ...

@@ -297,7 +297,7 @@ async def busy(cue: Cue, works: int) -> list[str]:
     """Run that much work to its end."""
     ids = await cue.submit_many({"task": "call"} for _ in range(works))
     await cue.join()
-    return ids
+    return list(ids)
 
 
 async def in_batches(cue: Cue, works: int) -> None:

@@ -35,7 +35,7 @@ async def some(cue: Cue) -> list[str]:
     ids.append(await cue.submit("store", params={"customer": "c1"}, target="/out/x"))
     ids.append(await cue.submit("store", params={"customer": "c2"}, depends_on=[ids[0], ids[8]]))
     await cue.join()
-    return ids[::-1]
+    return list(ids[::-1])
 
 
 async def test_pages_follow_each_other_until_there_is_nothing_left() -> None:

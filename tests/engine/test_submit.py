@@ -414,7 +414,7 @@ async def test_params_that_are_given_by_position_are_refused_with_the_right_call
 async def test_a_tuple_among_many_is_refused_with_the_right_form() -> None:
     cue = made()
     with pytest.raises(runcue.SubmitError, match=r"items\[0\]: .*\{'task': 'echo', 'params': \{…\}\}"):
-        await cue.submit_many([("echo", {"page": 1})])  # type: ignore[list-item]
+        await cue.submit_many([("echo", {"page": 1})])  # type: ignore[arg-type]
 
 
 async def test_a_key_with_other_dependencies_is_refused_one_by_one_and_among_many() -> None:

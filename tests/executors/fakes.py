@@ -45,10 +45,12 @@ class FakeTask:
     def __init__(
         self, handler: Handler, *, executor: str = "fake", retry: Retry | None = None, **command: Any
     ) -> None:
-        self.handler = handler
+        self.handler = self.call = handler
         self.executor = executor
         self.retry = retry if retry is not None else Retry()
         self.retry_delay = None
+        self.returns = None
+        self.resources = ()
         self.command = CommandOptions(**command)
 
 

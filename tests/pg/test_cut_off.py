@@ -55,7 +55,7 @@ async def both_hold(app: App, cue: runcue.Cue) -> list[str]:
         while holding(app) != {*HOSTS}:
             ids.append(await cue.submit("held"))
             await until(lambda: len(app.told("began", "held")) == len(ids), "a start")
-    return ids
+    return list(ids)
 
 
 async def until_host_decides(app: App, cue: runcue.Cue, ids: list[str]) -> str:
@@ -72,7 +72,7 @@ async def both_at_work(app: App, cue: runcue.Cue) -> list[str]:
     before = len(app.told("began"))
     ids = await cue.submit_many([{"task": "call"}] * 60)
     await until(lambda: {one["host"] for one in app.told("began")[before:]} == {*HOSTS}, "calls on both")
-    return ids
+    return list(ids)
 
 
 @pytest.mark.timeout(300)

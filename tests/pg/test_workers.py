@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -176,7 +176,7 @@ async def until_told(cue: runcue.Cue, kind: str, work_id: str) -> None:
                 return
 
 
-async def is_done_once(cue: runcue.Cue, ids: list[str]) -> None:
+async def is_done_once(cue: runcue.Cue, ids: Sequence[str]) -> None:
     """Every work ended well, and only one of its answers was taken."""
     counts = {state.value: amount for state, amount in (await cue.count()).items() if amount}
     assert counts == {"completed": len(ids)}
@@ -345,7 +345,7 @@ def far_server(cables: list[Cable]) -> Iterator[Server]:
         yield server
 
 
-async def calls_of_both(app: App, cue: runcue.Cue, ids: list[str]) -> None:
+async def calls_of_both(app: App, cue: runcue.Cue, ids: list[Any]) -> None:
     """Have calls made until both hosts had some, and wait until all were and nobody is in the middle of a turn.
 
     Who is cut off there holds up the others until the server notices, which takes longer than a test should.

@@ -171,8 +171,71 @@ cue.dependency_satisfied(runcue.dependency_check_file("done/{id}.json", base=Pat
 cue.dependency_satisfied(runcue.dependency_check_db("results", "work_id", database="results.db"))
 
 
+# tasks as functions
+
+
+class Database:
+    """What handlers share."""
+
+
+@cue.resource
+async def database() -> AsyncIterator[Database]:
+    yield Database()
+
+
+@cue.task(uses="llm", retry=3)
+async def summarize(page: int, style: str = "short") -> bytes:
+    return f"{page} {style}".encode()
+
+
+@cue.task
+def sizes(work: runcue.RunningWork, parts: list[bytes]) -> tuple[int, ...]:
+    assert_type(runcue.current(), runcue.RunningWork)
+    return tuple(map(len, parts))
+
+
+async def method_of(page: int) -> float:
+    return page / 2
+
+
+async def call_them() -> None:
+    unit = await summarize.submit(page=3)
+    assert_type(unit, runcue.Handle[bytes])
+    assert_type(await unit.result(timeout="5s"), bytes)
+    assert_type(await unit.wait(), runcue.Work)
+    assert_type(await unit.get(), runcue.Work | None)
+    assert_type(await unit.cancel(cascade=True), bool)
+    assert_type(await unit.explain(), runcue.Explanation)
+    assert_type(unit.is_duplicate, bool)
+    assert_type(await cue.get(unit), runcue.Work | None)
+    assert_type(await summarize(3), bytes)
+    urgent = summarize.options(priority=5, idempotency_key="p3")
+    assert_type(await (await urgent.submit(3, style="long")).result(), bytes)
+    assert_type(await summarize.submit_many([{"page": 1}]), list[runcue.Handle[bytes]])
+    first = summarize.unit(page=1)
+    assert_type(first, runcue.Unit[bytes])
+    assert_type(runcue.output(first), bytes)
+    assert_type(runcue.output(unit), bytes)
+    both = await cue.submit_many([first, summarize.unit(page=2)])
+    assert_type(both, list[runcue.Handle[bytes]])
+    last = await sizes.submit(parts=[runcue.output(first), runcue.output(unit)])
+    assert_type(await last.result(), tuple[int, ...])
+    assert_type(await cue.submit(first), runcue.Handle[bytes])
+    assert_type(await cue.submit(sizes, params={"parts": []}), runcue.Handle[tuple[int, ...]])
+    assert_type(await cue.submit(method_of, params={"page": 3}), runcue.Handle[float])
+    assert_type(await cue.results([unit, last], "1m", errors="return"), list[Any])
+    async for work in summarize.map([1, 2], key="page"):
+        assert_type(work, runcue.Work)
+    assert_type(cue.get_task("summarize").schema, dict[str, Any])
+    assert_type(runcue.map(method_of, [1]), list[float])
+
+
+async def any_task(task: runcue.TaskFunction[[int], bytes]) -> runcue.Handle[bytes]:
+    return await task.submit(3)
+
+
 async def work_with_it() -> None:
-    assert_type(await cue.submit("named"), str)
+    assert_type(await cue.submit("named"), runcue.Handle[Any])
     assert_type(
         await cue.submit(
             bare,
@@ -188,10 +251,12 @@ async def work_with_it() -> None:
             priority=2.5,
             run_at=datetime.now(UTC),
         ),
-        str,
+        runcue.Handle[int],
     )
     await cue.submit(task_type="named", delay="5m", retry=runcue.Retry(5, "power", 2, jitter=False))
-    assert_type(await cue.submit_many([{"task": "named"}, {"task": "bare", "params": {}}]), list[str])
+    assert_type(
+        await cue.submit_many([{"task": "named"}, {"task": "bare", "params": {}}]), list[runcue.Handle[Any]]
+    )
     assert_type(await cue.get("a"), runcue.Work | None)
     assert_type(await cue.list(state=runcue.WorkState.FAILED, task="named", limit=5), list[runcue.Work])
     assert_type(await cue.list(state="queued"), list[runcue.Work])
@@ -362,6 +427,10 @@ def mistakes(error: BaseException) -> Callable[[], object] | str:
             return error.reason
         case runcue.BadCommand() | runcue.Unreachable() | runcue.WorkerLost():
             return str(error)
+        case runcue.ResourceFailed():
+            return error.name
+        case runcue.WrongResult():
+            return error.work_id
         case runcue.ConfigError() | runcue.SubmitError() | runcue.WrongThread() | runcue.RuncueError():
             return str(error)
         case _:

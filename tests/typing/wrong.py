@@ -27,7 +27,7 @@ runcue.Cue(5)  # type: ignore[arg-type]
 runcue.Retry(max_attempts="3")  # type: ignore[arg-type]
 runcue.RateLimited(retry_after=[1])  # type: ignore[arg-type]
 runcue.adaptive(max="many")  # type: ignore[arg-type]
-runcue.map(str, 5)  # type: ignore[arg-type]
+runcue.map(str, 5)  # type: ignore[call-overload]
 runcue.priority_constant("high")  # type: ignore[arg-type]
 runcue.dependency_check_file(5)  # type: ignore[arg-type]
 cue.service(5)  # type: ignore[arg-type]
@@ -37,13 +37,29 @@ cue.is_ready("a name")  # type: ignore[type-var]
 cue.observe(print)  # type: ignore[arg-type]
 
 
+@cue.task
+async def summarize(page: int) -> str:
+    return str(page)
+
+
+async def call_it() -> None:
+    await summarize.submit(pge=3)  # type: ignore[call-arg]
+    await summarize.submit(page="3")  # type: ignore[arg-type]
+    await summarize.submit()  # type: ignore[call-arg]
+    await summarize.options(priorty=5).submit(page=3)  # type: ignore[call-arg]
+    await summarize.options(priority=5).submit(page="3")  # type: ignore[arg-type]
+    summarize.unit(pages=3)  # type: ignore[call-arg]
+    number: int = await (await summarize.submit(page=3)).result()  # type: ignore[assignment]
+    summarize.result(number)  # type: ignore[attr-defined]
+
+
 async def ask(work: runcue.Work) -> None:
-    await cue.submit("named", parms={})  # type: ignore[call-arg]
-    await cue.submit("named", {"page": 1})  # type: ignore[arg-type]
-    await cue.submit("named", params=5)  # type: ignore[arg-type]
-    await cue.submit("named", priority="high")  # type: ignore[arg-type]
-    await cue.submit("named", depends_on=5)  # type: ignore[arg-type]
-    await cue.submit_many(["named"])  # type: ignore[list-item]
+    await cue.submit("named", parms={})  # type: ignore[call-overload]
+    await cue.submit("named", {"page": 1})  # type: ignore[call-overload]
+    await cue.submit("named", params=5)  # type: ignore[call-overload]
+    await cue.submit("named", priority="high")  # type: ignore[call-overload]
+    await cue.submit("named", depends_on=5)  # type: ignore[call-overload]
+    await cue.submit_many(["named"])  # type: ignore[arg-type]
     await cue.cancel(5)  # type: ignore[arg-type]
     await cue.list(state=5)  # type: ignore[arg-type]
     await cue.wait("a", timeout=b"1s")  # type: ignore[arg-type]

@@ -64,7 +64,7 @@ def prepared(path: str | None = None) -> Cue:
 async def fill(cue: Cue) -> dict[str, str]:
     """Some work in each state; ids by a name."""
     secrets = {"password": CANARY, "url": f"https://me:{CANARY}@example.com/x", "page": 7}
-    ids = {
+    ids: dict[str, str] = {
         "done": await cue.submit("call", params=secrets),
         "dead": await cue.submit("call", params={"fail": "no page 12"}),
         "dead2": await cue.submit("call", params={"fail": "no page 13"}),

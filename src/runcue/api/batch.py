@@ -14,16 +14,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sized
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import copy_context
 from threading import Event, Thread
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar, Unpack, overload
 
 from runcue.api.cue import Cue
 from runcue.api.mapping import InThread, Key, key_of
 from runcue.api.progress import Bar, Tally
-from runcue.api.signature import Duration, RateValue
+from runcue.api.signature import Duration, MapOptions, RateValue
 from runcue.core.model.parse import key as parse_key
 from runcue.core.model.record import Work, WorkState
 from runcue.core.model.retry import Retry
@@ -43,6 +43,7 @@ from runcue.host.loops import post_to_loop
 logger = logging.getLogger("runcue")
 
 Item = TypeVar("Item")
+R = TypeVar("R")
 
 NOT_DONE: Final = ...
 """The result of an item that was not done when Ctrl-C was pressed."""
@@ -52,9 +53,33 @@ WINDOW: Final = 1000
 """How many items are submitted ahead of the results, at least."""
 
 
-def map(  # noqa: A001 (as runcue.map it stands beside the built-in one, and means the same)
-    function: Callable[[Item], Awaitable[Any]] | Callable[[Item], Any],
+@overload
+def map(  # noqa: A001
+    function: Callable[[Item], Coroutine[Any, Any, R]],
     items: Iterable[Item],
+    *,
+    errors: Literal["raise"] = "raise",
+    **options: Unpack[MapOptions],
+) -> list[R]: ...
+@overload
+def map(  # noqa: A001
+    function: Callable[[Item], R],
+    items: Iterable[Item],
+    *,
+    errors: Literal["raise"] = "raise",
+    **options: Unpack[MapOptions],
+) -> list[R]: ...
+@overload
+def map(  # noqa: A001
+    function: Callable[[Item], Any],
+    items: Iterable[Item],
+    *,
+    errors: str,
+    **options: Unpack[MapOptions],
+) -> list[Any]: ...
+def map(  # noqa: A001 (as runcue.map it stands beside the built-in one, and means the same)
+    function: Callable[[Any], Any],
+    items: Iterable[Any],
     *,
     rate: RateValue | None = None,
     concurrent: int | None = 5,

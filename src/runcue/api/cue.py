@@ -6,14 +6,16 @@ import asyncio
 import builtins
 import logging
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Never, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
 from runcue.api import mapping
+from runcue.api.functions import Submitter, attached
+from runcue.api.handle import Handle
 from runcue.api.signature import CueOptions, Duration, RateValue, SubmitOptions, TaskOptions
 from runcue.api.submission import accept
 from runcue.api.sync import Sync
@@ -21,7 +23,7 @@ from runcue.api.wiring import System, file_of, opened
 from runcue.core.model.events import Event
 from runcue.core.model.parse import name as parse_name
 from runcue.core.model.parse import optional_duration
-from runcue.core.model.record import Work, WorkState, view
+from runcue.core.model.record import Work, WorkState
 from runcue.core.model.state import Adaptive
 from runcue.core.schedule.plan import (
     Adjust,
@@ -35,11 +37,25 @@ from runcue.core.schedule.plan import (
 from runcue.core.views.explain import Explanation
 from runcue.core.views.forecast import Forecast
 from runcue.declare import arguments
-from runcue.declare.options import Options
-from runcue.declare.registry import Registry, Task
+from runcue.declare.options import Options, choice
+from runcue.declare.registry import Registry
 from runcue.declare.service_options import read_changes
+from runcue.declare.task import Task
+from runcue.declare.unit import Unit
+from runcue.engine.handler import own_name
 from runcue.errors import CueClosed
 from runcue.ports import Observer
+
+if TYPE_CHECKING:
+    from runcue.api.functions import (
+        AsyncTask,
+        AsyncUnitTask,
+        PlainTask,
+        PlainUnitTask,
+        Registering,
+        TaskFunction,
+        WithUnit,
+    )
 
 logger = logging.getLogger("runcue")
 
@@ -47,6 +63,8 @@ SOME = 1000
 """How many units are deleted in one turn."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Cue:
@@ -100,12 +118,30 @@ class Cue:
             self._system.engine.inbox.put_threadsafe(Declare(declared))
 
     @overload
-    def task(self, name: F, /) -> F: ...
+    def task(self, name: WithUnit[P, Coroutine[Any, Any, R]], /) -> AsyncUnitTask[P, R]: ...  # type: ignore[overload-overlap]
     @overload
-    def task(self, name: str | None = None, **options: Unpack[TaskOptions]) -> Callable[[F], F]: ...
+    def task(self, name: WithUnit[P, R], /) -> PlainUnitTask[P, R]: ...
+    @overload
+    def task(self, name: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, name: Callable[P, R], /) -> PlainTask[P, R]: ...
+    @overload
+    def task(self, name: str | None = None, **options: Unpack[TaskOptions]) -> Registering: ...
     def task(self, name: Any = None, **options: Any) -> Any:
         """Register a handler: `@cue.task("extract", uses="openai", retry=3, timeout=60)`, or plain `@cue.task`."""
-        return self._registry.task(name, **options)
+
+        made = self._registry.task(name, **options)
+        if not isinstance(name, str) and callable(name):
+            return attached(name, Submitter(self, own_name(name)))
+
+        def register(function: Callable[..., Any]) -> Any:
+            return attached(made(function), Submitter(self, name or own_name(function)))
+
+        return register
+
+    def resource(self, function: F) -> F:
+        """Register a function that makes what handlers share, such as a database's connections."""
+        return self._registry.resource(function)
 
     def get_task(self, name: str) -> Task:
         """The task that is registered under a name."""
@@ -170,32 +206,50 @@ class Cue:
 
     # work -------------------------------------------------------------------------------------------------
 
+    @overload
+    async def submit(self, task: TaskFunction[..., R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
+    @overload
+    async def submit(self, task: Unit[R]) -> Handle[R]: ...
+    @overload
     async def submit(
-        self,
-        task: str | Callable[..., Any] | None = None,
-        *misplaced: Never,
-        **options: Unpack[SubmitOptions],
-    ) -> str:
-        """Submit one unit of work and return its id."""
+        self, task: Callable[..., Coroutine[Any, Any, R]], **options: Unpack[SubmitOptions]
+    ) -> Handle[R]: ...
+    @overload
+    async def submit(self, task: Callable[..., R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
+    @overload
+    async def submit(self, task: str | None = None, **options: Unpack[SubmitOptions]) -> Handle[Any]: ...
+    async def submit(self, task: Any = None, *misplaced: Never, **options: Any) -> Handle[Any]:
+        """Submit one unit of work and return its id, which can also wait for it."""
         arguments.nothing_else(task, misplaced)
         system = self._open("submit")
+        if isinstance(task, Unit):
+            options = {**task.arguments(), **options}
+            task = options.pop("task")
         spec = self._registry.spec(task, make_id=system.id_maker(), **options)
         if system.store.is_inline and self._registry.always_accepts(spec):
             system.engine.accept(spec)
-            return spec.id
-        return (await accept(system, self._registry, [spec]))[0]
+            return Handle(spec.id, self)
+        id = (await accept(system, self._registry, [spec]))[0]
+        return Handle(id, self, id != spec.id)
 
-    async def submit_many(self, items: Iterable[Mapping[str, Any]]) -> builtins.list[str]:
+    @overload
+    async def submit_many(self, items: Iterable[Unit[R]]) -> builtins.list[Handle[R]]: ...
+    @overload
+    async def submit_many(
+        self, items: Iterable[Mapping[str, Any] | Unit[Any]]
+    ) -> builtins.list[Handle[Any]]: ...
+    async def submit_many(self, items: Iterable[Any]) -> builtins.list[Handle[Any]]:
         """Submit many units at once, all or none: dicts of `submit`'s arguments. Returns the ids in order."""
         system = self._open("submit")
         specs = self._registry.specs(items, system.id_maker())
-        return await accept(system, self._registry, specs) if specs else []
+        ids = await accept(system, self._registry, specs) if specs else []
+        return [Handle(id, self, id != spec.id) for id, spec in zip(ids, specs, strict=True)]
 
     async def get(self, work_id: str) -> Work | None:
         """One unit as it stands, or None when the id is unknown or no longer kept."""
         work_id = arguments.work_id(work_id)
         record = await self._open("get").store.get(work_id)
-        return None if record is None else view(record)
+        return None if record is None else self._registry.view(record)
 
     async def list(
         self,
@@ -216,7 +270,7 @@ class Cue:
         system = self._open("list")
         if before is not None:
             query = replace(query, before=await system.queries.number_of(arguments.work_id(before)))
-        return [view(record) for record in await system.store.find(query)]
+        return [self._registry.view(record) for record in await system.store.find(query)]
 
     async def dead(self, task: str | None = None, limit: int = 100) -> builtins.list[Work]:
         """The dead letters: units that failed for good, newest first."""
@@ -261,6 +315,18 @@ class Cue:
         """Wait for the result of a unit; raise WorkFailed, WorkTimedOut or WorkCancelled if there is none."""
         work_id = arguments.work_id(work_id)
         return await self._open("result").queries.result(work_id, optional_duration(timeout, "timeout"))
+
+    async def results(
+        self, ids: Iterable[str], timeout: Duration | None = None, *, errors: str = "raise"
+    ) -> builtins.list[Any]:
+        """Wait for the results of many units, in the order of their ids.
+
+        The first error is raised, or (`errors="return"`) each takes its place among the results.
+        """
+        wanted = arguments.work_ids(ids) or ()
+        should_raise = choice(errors, "errors", ("raise", "return")) == "raise"
+        seconds = optional_duration(timeout, "timeout")
+        return await self._open("results").queries.results(wanted, seconds, should_raise=should_raise)
 
     async def join(self, ids: str | Iterable[str] | None = None, timeout: Duration | None = None) -> None:
         """Wait until nothing, or nothing of `ids`, is pending or running."""
@@ -338,7 +404,7 @@ class Cue:
     async def dependents(self, work_id: str, limit: int = 100) -> builtins.list[Work]:
         """The units that depend on a unit, in the order of their submission."""
         found = self._open("dependents").queries.dependents(arguments.work_id(work_id), arguments.rows(limit))
-        return [view(record) for record in await found]
+        return [self._registry.view(record) for record in await found]
 
     async def now(self) -> float:
         """Queue time, which the `until` of an explanation is compared with."""

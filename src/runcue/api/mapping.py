@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from runcue.api.submission import accept
 from runcue.core.model import parse
 from runcue.core.model.events import draft_of
-from runcue.core.model.record import Record, Spec, Work, view
+from runcue.core.model.record import Record, Spec, Work
 from runcue.engine.handler import is_async
 from runcue.errors import ConfigError, InvalidOption, RuncueError, SubmitError, quoted
 from runcue.host.loops import hold, post_to_loop
@@ -54,7 +54,9 @@ def works(
     window: int,
 ) -> AsyncIterator[Work]:
     """Yield the unit of each item as it ends; arguments are checked at once."""
-    form = Form(registry.get_task(task).name, key, params)
+    known = registry.get_task(task)
+    name = "item" if known.parameters is None else next(iter(known.parameters.names), "item")
+    form = Form(known.name, key, params, name)
     size = parse.number(window, "window", 1, parse.HIGHEST_LIMIT, whole=True)
     most = registry.options.max_queued
     if most is not None:  # more would be refused, or displace units of this map
@@ -66,22 +68,24 @@ def works(
 class Form:
     """Makes a submission of each item."""
 
-    def __init__(self, task: str, key: Key | None, params: Params | None) -> None:
-        for name, function in (("key", key), ("params", params)):
-            may_be_text = name == "key" and isinstance(function, str)
+    def __init__(self, task: str, key: Key | None, params: Params | None, name: str) -> None:
+        """`name` is that of the param that an item goes into which is no dict of params."""
+        for option, function in (("key", key), ("params", params)):
+            may_be_text = option == "key" and isinstance(function, str)
             if function is not None and not may_be_text and (not callable(function) or is_async(function)):
-                also = ", or the name of a param" if name == "key" else ""
-                raise InvalidOption(name, function, f"a plain function of an item{also}")
+                also = ", or the name of a param" if option == "key" else ""
+                raise InvalidOption(option, function, f"a plain function of an item{also}")
         self._task = task
         self._key = key
         self._params = params
+        self._name = name
 
     def entry(self, item: Any) -> dict[str, Any]:
         """The arguments of `submit` for one item."""
         if self._params is not None:
             params: Any = self._params(item)
         else:
-            params = item if isinstance(item, dict) else {"item": item}
+            params = item if isinstance(item, dict) else {self._name: item}
         entry = {"task": self._task, "params": params}
         if self._key is not None:
             entry["idempotency_key"] = key_of(self._key, item, params, "params")
@@ -298,6 +302,7 @@ class Flow:
         self._system = system
         self._registry = registry
         self._form = form
+        self._view = registry.view
         self._window = window
         self._is_shared = not system.store.is_inline
         self._enough = max(1, window // 4)
@@ -333,7 +338,7 @@ class Flow:
                 if self._problem is None and self.intake.items:
                     await self._submit(source)
                 while ended:
-                    yield view(ended.popleft())
+                    yield self._view(ended.popleft())
                     if self._room() >= self._enough:
                         break
                 else:

@@ -71,10 +71,21 @@ class TaskOptions(TypedDict, total=False):
     env: Mapping[str, str] | None
 
 
-class SubmitOptions(TypedDict, total=False):
-    """What `submit()` takes besides the task."""
+class MapOptions(TypedDict, total=False):
+    """What `runcue.map()` takes besides the function, the items and `errors`."""
 
-    params: dict[str, Any] | None
+    rate: RateValue | None
+    concurrent: int | None
+    retry: int | Retry | dict[str, Any] | None
+    timeout: Duration | None
+    progress: bool
+    store: str | os.PathLike[str] | None
+    key: str | Callable[[Any], str | int] | None
+
+
+class PlainOptions(TypedDict, total=False):
+    """What `options()` of a task takes: everything that `submit()` takes but the task and its params."""
+
     target: str | os.PathLike[str] | None
     queue: str
     depends_on: Iterable[str] | None
@@ -87,4 +98,10 @@ class SubmitOptions(TypedDict, total=False):
     run_at: float | datetime | None
     delay: Duration | None
     retry: int | Retry | dict[str, Any] | None
+
+
+class SubmitOptions(PlainOptions, total=False):
+    """What `submit()` takes besides the task."""
+
+    params: dict[str, Any] | None
     task_type: str | None

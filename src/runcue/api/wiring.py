@@ -30,6 +30,7 @@ from runcue.engine.engine import Engine
 from runcue.engine.hooks import Hooks
 from runcue.engine.judge import Judge
 from runcue.engine.queries import Queries
+from runcue.engine.resources import Resources
 from runcue.engine.watchdog import Watchdog, watched
 from runcue.errors import ConfigError, CueClosed, ForkedConnection, RuncueError, WrongThread, quoted
 from runcue.executors.coroutine import CoroutineExecutor
@@ -277,7 +278,9 @@ class System:
             last_seq = store.last_event_seq
         self.bus = Bus(options.keep_finished, None if self._shared is None else self._shared.events, last_seq)
         self.callback_errors = CallbackErrors(self._callback_failed, registry.observers)
-        self.hooks = Hooks(registry.callbacks, self.callback_errors, lambda: registry.failure_wants_retry)
+        self.hooks = Hooks(
+            registry.callbacks, self.callback_errors, lambda: registry.failure_wants_retry, registry.view
+        )
         self.bus.listeners += [log_events, self.hooks, partial(_observed, registry.observers)]
         self.judge = Judge(
             self.clock,
@@ -290,6 +293,7 @@ class System:
             registry.artifacts,
         )
         self.executors = Executors(self.clock, registry, target, worker)
+        self.resources = Resources(registry.resources)
         self.engine = Engine(
             store=self.store,
             clock=self.clock,
@@ -302,6 +306,7 @@ class System:
             executors=self.executors.by_name,
             tasks=registry.tasks,
             middleware=registry.middleware,
+            resources=self.resources,
             questions=registry.questions,
             drain=self.hooks.drain,
             progress_interval=options.progress_interval,
@@ -319,7 +324,7 @@ class System:
                 self._shared.abandon()
                 raise
             self.engine.take_turns()
-        self.queries = Queries(self.engine, self.store)
+        self.queries = Queries(self.engine, self.store, registry.view, registry.result)
         self._watchdog: Watchdog | None = None
         self._number = 0
 
@@ -367,6 +372,7 @@ class System:
         if self.hooks.is_calling():
             raise RuncueError("stop() inside a callback would wait for itself. Call it from outside.")
         await self.engine.stop(timeout)
+        await self.resources.close()
         if self._watchdog is not None:
             self._watchdog.stop()
             self._watchdog = None

@@ -15,6 +15,7 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Any, Final, TypeAlias, TypeVar
@@ -24,20 +25,21 @@ from msgspec.structs import replace
 
 from runcue.core.ledger.fleet import HERE
 from runcue.core.limits.meter import Cost
-from runcue.core.model import parse
-from runcue.core.model.record import Spec, Work
+from runcue.core.model import encoding, parse
+from runcue.core.model.outputs import MARK, outputs_in
+from runcue.core.model.record import Extras, Record, Spec, Work, view
 from runcue.core.model.retry import Retry, retry_of_work
 from runcue.core.model.settings import Rule
 from runcue.core.model.state import Limits, base_name, is_pattern
 from runcue.core.schedule.gates import Questions
 from runcue.core.schedule.plan import Submit
-from runcue.core.views.explain import OWN_POOL, POOL, THREADS
+from runcue.core.views.explain import OWN_POOL, POOL
 from runcue.declare import arguments
 from runcue.declare.callbacks import DatabaseCheck
 from runcue.declare.options import Options, choice, command, or_none, pause, span
+from runcue.declare.parameters import Call, parameters_of
+from runcue.declare.resources import HANDED_IN, resource_of
 from runcue.declare.service_choice import (
-    CostOf,
-    Picks,
     cost_of,
     picked,
     read_cost,
@@ -46,8 +48,11 @@ from runcue.declare.service_choice import (
     with_keys,
 )
 from runcue.declare.service_options import KeyOf, agreed, disagree, read_limits
+from runcue.declare.task import EXECUTORS, IMPLICIT, OUTSIDE, PRINTED, Task, codec_of
+from runcue.declare.unit import Unit
 from runcue.engine.artifacts import Artifacts, declared
 from runcue.engine.handler import executor_of, identity, is_plain_function, origin, own_name, spoken, takes
+from runcue.engine.resources import Resource
 from runcue.errors import (
     ConfigError,
     DependencyCycle,
@@ -55,30 +60,15 @@ from runcue.errors import (
     SubmitError,
     UnknownService,
     UnknownTask,
+    WrongResult,
     quoted,
 )
 from runcue.host.posix import need_posix
-from runcue.ports import CommandOptions, Observer
+from runcue.ports import Observer
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Seconds: TypeAlias = float | timedelta | str
 
-EXECUTORS: Final = ("async", "thread", "process_pool", "subprocess", "ssh", "dask")
-IMPLICIT: Final = {
-    "async": (),
-    "thread": (THREADS,),
-    "process_pool": (OWN_POOL,),
-    "subprocess": (),
-    "ssh": (),
-    "dask": (),
-}
-OUTSIDE: Final = {
-    "process_pool": "runcue.executors.process.executor",
-    "subprocess": "runcue.executors.command.executor",
-    "ssh": "runcue.executors.ssh.executor",
-    "dask": "runcue.executors.dask.executor",
-}
-"""The modules of executors that are imported only where a task uses them."""
 ON_FAILED: Final = ("resubmit", "reject", "return")
 CALLBACKS: Final = {
     "is_ready": ("work",),
@@ -102,39 +92,6 @@ NO_PRIORITY: Final = 0
 HIGHEST_PRIORITY: Final = 1_000_000
 
 
-# --- Tasks ----------------------------------------------------------------------------------------
-
-
-class Task(msgspec.Struct, frozen=True):
-    """A registered task: its handler, its executor, its services and its retries."""
-
-    name: str
-    handler: Callable[..., Any]
-    services: tuple[str, ...] = ()
-    picks: Picks | None = None
-    """Chooses the services of each unit, where they are not the same for all."""
-    executor: str = "async"
-    retry: Retry = Retry(max_attempts=1)
-    timeout: float | None = None
-    """The task's own timeout, or the Cue's default."""
-    command: CommandOptions = CommandOptions()
-    is_checked: bool = True
-    """False until the first submission has checked that its services are declared."""
-    artifacts: Artifacts | None = None
-    """The files that its units need and make."""
-    cost: CostOf | None = None
-    """The amounts of quantities that a start is expected to use."""
-    retry_delay: Callable[[Any], Any] | None = None
-    """Chooses the delay before the next attempt, in place of `retry`."""
-    is_plain: bool = True
-    """True when services, keys and cost are the same for all its units."""
-
-    @property
-    def service(self) -> str | None:
-        """The first of its services, or None."""
-        return self.services[0] if self.services else None
-
-
 class Registry:
     """Everything an application declared on one Cue."""
 
@@ -145,6 +102,8 @@ class Registry:
         self.tasks: dict[str, Task] = {}
         self.artifacts: dict[str, Artifacts] = {}
         """The declared files, by task."""
+        self.resources: dict[Any, Resource] = {}
+        """What handlers share, by type."""
         self.services: dict[str, Limits] = {}
         self.keys: dict[str, KeyOf] = {}
         """What `per=` says of each service that has keys."""
@@ -235,11 +194,28 @@ class Registry:
                 if where == "process_pool":
                     module.check_importable(function)
             plain = () if picks is not None else names
+            parameters = parameters_of(own, function, self.resources)
+            handed = () if parameters is None else tuple(parameters.resources.values())
+            if handed and where not in HANDED_IN:
+                raise ConfigError(
+                    f"Task {quoted(own)} cannot be given a resource: with executor={where!r} it runs elsewhere."
+                )
+            encode = parse.encode_params if parameters is None else parameters.encode
+            call = function if parameters is None else Call(function, parameters)
+            returns = (
+                None if where in PRINTED else codec_of(own, function, parameters, is_shared=self.is_shared)
+            )
             self._add(Task(own, function, plain, picks, where, policy, limit, how, is_checked, files, price,
-                           retry_delay))  # fmt: skip
+                           retry_delay, True, parameters, encode, call, returns, handed))  # fmt: skip
             return function
 
         return register if handler is None else register(handler)
+
+    def resource(self, function: Function) -> Function:
+        """Register a function that makes what handlers share; returns the function."""
+        made = resource_of(function, self.resources)
+        self.resources[made.kind] = made
+        return function
 
     def around(self, function: Function) -> Function:
         """Enter the context manager that `function(work)` returns around each attempt; returns the function."""
@@ -329,12 +305,15 @@ class Registry:
         known = self.tasks.get(task) if type(task) is str else None
         if known is None or task_type is not None or unknown or not known.is_checked:
             known = self._known(task, task_type, unknown)
-        data = b"{}" if params is None else parse.encode_params(params, self.options.max_params)
+        data = known.encode(params, self.options.max_params)
         if target is not None:
             target = arguments.target(target, self.options.max_params)
         if queue is not DEFAULT_QUEUE:
             queue = parse.name(queue, "queue")
         after = () if depends_on is None else arguments.ids(depends_on)
+        outputs: tuple[str, ...] = ()
+        if MARK in data and (outputs := tuple(dict.fromkeys(outputs_in(params)))):
+            after = tuple(dict.fromkeys((*after, *outputs)))
         limit = known.timeout if timeout is None else span(timeout, "timeout")
         if dependency_timeout is not None:
             dependency_timeout = pause(dependency_timeout, "dependency_timeout")
@@ -360,8 +339,10 @@ class Registry:
                         timeout=limit, dependency_timeout=dependency_timeout,
                         idempotency_key=idempotency_key, priority=priority, run_at=due)  # fmt: skip
             services, cost = self._computed(known, work)
+        extras = Extras(outputs=outputs) if outputs else None
         return Spec(work_id or make_id(), known.name, data, services, queue, target, after, priority, due, wait,
-                    limit, dependency_timeout, idempotency_key, on_failed, id is not None, policy, cost)  # fmt: skip
+                    limit, dependency_timeout, idempotency_key, on_failed, id is not None, policy, cost,
+                    extras=extras)  # fmt: skip
 
     def _computed(self, task: Task, work: Work) -> tuple[tuple[str, ...], Cost]:
         """The services and the cost of one unit, where its task computes them."""
@@ -392,16 +373,19 @@ class Registry:
                 if type(item) is dict and len(item) == 2 and "params" in item:  # like most in a batch
                     known = tasks.get(name) if type(name := item.get("task")) is str else None
                 if known is not None and known.is_checked and known.is_plain:
-                    data = parse.encode_params(item["params"], most)
-                    specs.append(Spec(make_id(), known.name, data, known.services, timeout=known.timeout))
-                else:
-                    specs.append(self._item(item, make_id))
+                    data = known.encode(item["params"], most)
+                    if MARK not in data:
+                        specs.append(Spec(make_id(), known.name, data, known.services, timeout=known.timeout))
+                        continue
+                specs.append(self._item(item, make_id))
         except (ConfigError, SubmitError) as error:
             error.args = (f"items[{len(specs)}]: {error}",)
             raise
         return specs
 
     def _item(self, item: object, make_id: Callable[[], str]) -> Spec:
+        if isinstance(item, Unit):
+            item = item.arguments()
         if not isinstance(item, dict):
             form = "{'task': 'echo', 'params': {…}}"
             raise SubmitError(f"expected a dict of submit's arguments, such as {form}, got {quoted(item)}.")
@@ -429,6 +413,30 @@ class Registry:
         if self.has_costs:
             submit.has_cost = any(spec.cost for spec in specs)
         return submit
+
+    # what users see of units --------------------------------------------------------------------------
+
+    def view(self, record: Record) -> Work:
+        """What users see of a record, its result as the annotation of its task has it, if it fits."""
+        work = view(record)
+        known = self.tasks.get(work.task)
+        if known is None or known.returns is None or work.result is None:
+            return work
+        with suppress(msgspec.ValidationError):
+            work = replace(work, result=known.returns.decode(work.result))
+        return work
+
+    def result(self, record: Record) -> Any:
+        """The result of a completed unit; raises where it is not what the annotation of its task says."""
+        known = self.tasks.get(record.spec.task)
+        if known is None or known.returns is None or record.skipped:
+            return record.result
+        try:
+            return known.returns.decode(record.result)
+        except msgspec.ValidationError as error:
+            raise WrongResult(
+                record.id, known.name, encoding.shown(known.returns.annotation), error
+            ) from None
 
     # looking up ---------------------------------------------------------------------------------------
 

@@ -16,20 +16,25 @@ import msgspec
 from msgspec.structs import replace
 
 from runcue.core.limits.headers import asked
-from runcue.core.model.failure import Failure, classify, is_kind
-from runcue.core.model.record import Record
+from runcue.core.model.failure import Failure, classify, clean, describe, is_kind
+from runcue.core.model.outputs import filled
+from runcue.core.model.parse import decode_params
+from runcue.core.model.record import Record, WorkState
 from runcue.core.schedule.outcome import STOPPED
 from runcue.core.schedule.plan import Cancel, Charge, Ended, Entered, Entry, Item, Outcome, Plan
 from runcue.engine.judge import Judge
+from runcue.engine.resources import Resources
 from runcue.engine.running import Middleware, Reports, Run, RunningWork, current_run, within
 from runcue.engine.short_tasks import ShortTasks
-from runcue.errors import CommandFailed, StoreError
+from runcue.errors import CommandFailed, Permanent, StoreError
 from runcue.ports import Clock, Executor, Registered, Store, TooLate
 
 logger = logging.getLogger("runcue")
 
 LAG_FORGIVEN = 0.1
 """Seconds by which a timer may ring late before its attempt gets that time back."""
+SHOWN = 2048
+"""Bytes of a result that cannot be stored that its error shows: it may have been paid for."""
 TIMEOUT = Failure("timeout", "timeout")
 FINAL_TIMEOUT = Failure("permanent", "timeout")
 LATE = Failure("late", "the call could not begin in time for its grant")
@@ -49,6 +54,7 @@ class Attempts:
         put: Callable[[Item], None],
         reports: Reports,
         judge: Judge,
+        resources: Resources,
         may_block: bool,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -60,6 +66,7 @@ class Attempts:
         self._put = put
         self._reports = reports
         self._judge = judge
+        self._resources = resources
         self._may_block = may_block
         self.runs: dict[int, Run] = {}
         self.short_tasks = ShortTasks(self._loop.time)
@@ -81,13 +88,15 @@ class Attempts:
         have to wait for room (`may_block`) also in tasks that its handler made."""
         run = current_run.get()
         if run is not None and self.runs.get(run.record.token) is run:  # of this Cue, and still under way
-            return run
+            reaches_tasks = self._may_block or self._tasks[run.record.spec.task].executor != "async"
+            if reaches_tasks or run.task is asyncio.current_task():
+                return run
         return self.run_of(asyncio.current_task())
 
     def is_own(self, record: Record) -> bool:
         """True when the calling code is the handler of that unit."""
         run = self.runs.get(record.token)
-        return run is not None and (run.task is asyncio.current_task() or current_run.get() is run)
+        return run is not None and self.current() is run
 
     def start(self, plan: Plan) -> None:
         """Begin the attempts that a plan starts."""
@@ -163,11 +172,12 @@ class Attempts:
     async def _attempt(self, run: Run, task: Registered, entering: Entering | None) -> None:
         record = run.record
         run.has_begun = True
-        if self._may_block or task.executor != "async":
-            current_run.set(run)  # else `current` finds a coroutine by its task, which costs nothing
+        current_run.set(run)
         if record.spec.timeout is not None:
             self._set_timer(run)  # set again at the entry; an attempt that waits to enter has to end, too
         try:
+            if record.spec.extras is not None or task.resources:
+                await self._provide(run, task)
             if entering is not None:
                 entering.check()
             work = RunningWork(run)
@@ -176,8 +186,8 @@ class Attempts:
                 result = await within(self._middleware, work, call)
             else:
                 result = await run.executor.run(work, task, entering)
-            if result is not None and not self._store.is_inline:
-                result = self._store.stored_result(result)
+            if result is not None and (task.returns is not None or not self._store.is_inline):
+                result = self._kept(result, task)
             outcome = Outcome(record.id, record.token, result)
             if self._judge.artifacts:
                 outcome.makes = self._judge.makes(record)
@@ -200,6 +210,37 @@ class Attempts:
             self._put(Ended(record.id, record.token, not was_stopped))
         else:
             self._put(outcome)
+
+    async def _provide(self, run: Run, task: Registered) -> None:
+        """Get what the handler is called with besides its own params."""
+        extras = run.record.spec.extras
+        if extras is not None and extras.outputs:
+            run.params = filled(decode_params(run.record.spec.params), await self._outputs(extras.outputs))
+        if task.resources:
+            run.resources = await self._resources.given(task.resources)
+
+    async def _outputs(self, ids: tuple[str, ...]) -> dict[str, Any]:
+        """The results of these units; None for one that was skipped."""
+        records = await self._store.get_many(list(ids))
+        for id in ids:
+            record = records.get(id)
+            if record is None or record.state is not WorkState.COMPLETED:
+                what = "is no longer stored" if record is None else f"is {record.state}"
+                raise Permanent(f"the output of unit {id} cannot be handed on: it {what}")
+        return {id: record.result for id, record in records.items()}
+
+    def _kept(self, result: Any, task: Registered) -> Any:
+        """A result as it is stored. Where it cannot be stored, the error keeps what can be shown of it."""
+        try:
+            if task.returns is not None:
+                result = task.returns.encode(result)
+            return result if self._store.is_inline else self._store.stored_result(result)
+        except Exception as error:
+            text = (
+                str(error) if is_kind(error, Permanent) else f"its result cannot be kept: {describe(error)}"
+            )
+            shown = clean(asked(repr, result) or "", SHOWN)
+            raise Permanent(f"{text}. It was {shown}" if shown else text) from error
 
     def _with_delay(self, failure: Failure, task: Registered, record: Record) -> Failure:
         """The failure, with the delay that `retry_delay` chooses if the task has one and another attempt follows."""

@@ -32,6 +32,7 @@ from runcue.engine.inbox import Inbox
 from runcue.engine.judge import Judge
 from runcue.engine.peer import Peer
 from runcue.engine.replies import Replies
+from runcue.engine.resources import Resources
 from runcue.engine.running import Middleware, Reports
 from runcue.engine.waiters import Waiters
 from runcue.errors import (
@@ -82,6 +83,7 @@ class Engine:
         executors: Mapping[str, Executor],
         tasks: Mapping[str, Registered],
         middleware: Sequence[Middleware],
+        resources: Resources,
         questions: Callable[[], Questions],
         drain: Callable[[], Any],
         progress_interval: float,
@@ -118,6 +120,7 @@ class Engine:
             put=self.inbox.put,
             reports=Reports(clock, progress_interval, self.inbox.put_threadsafe),
             judge=judge,
+            resources=resources,
             may_block=may_block,
         )
         self._loop_task: asyncio.Task[None] | None = None

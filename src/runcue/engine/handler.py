@@ -69,10 +69,6 @@ def executor_of(function: object, name: str, given: str | None) -> str:
         raise ConfigError(f"{what} must be a function of work, not {quoted(function)}.")
     if yields(function):
         raise ConfigError(f"{what} yields, so that calling it does nothing. Return the result instead.")
-    if not takes(function, 1):
-        raise ConfigError(
-            f"{what} is called with one argument, work, which {spoken(function)} does not take."
-        )
     if given in {"subprocess", "ssh"}:
         return given
     if given in {"process_pool", "dask"}:

@@ -15,7 +15,7 @@ from typing import Any
 
 from runcue.core.model.events import EventDraft, draft_of
 from runcue.core.model.failure import is_kind
-from runcue.core.model.record import Record, view
+from runcue.core.model.record import Record, Work
 from runcue.core.schedule.plan import Plan
 from runcue.engine.callback_errors import CallbackErrors
 from runcue.errors import RuncueError
@@ -32,10 +32,12 @@ class Hooks:
         callbacks: dict[str, Callable[..., Any]],
         report: CallbackErrors,
         wants_retry: Callable[[], bool],
+        view: Callable[[Record], Work],
     ) -> None:
         self._callbacks = callbacks
         self._report = report
         self._failure_wants_retry = wants_retry
+        self._view = view
         self._last: dict[str, asyncio.Task[None]] = {}
         self._under_way: set[int] = set()
         self.calling: str | None = None
@@ -72,9 +74,9 @@ class Hooks:
             return data["seconds"], data["pending"]
         if record is None:
             return None
-        work = view(record)
+        work = self._view(record)
         if type == "completed":
-            return work, record.result, max(0.0, (record.completed_at or 0) - (record.started_at or 0))
+            return work, work.result, max(0.0, (record.completed_at or 0) - (record.started_at or 0))
         if type == "failed":
             error = RuncueError(record.error) if error is None else error
             if self._failure_wants_retry():

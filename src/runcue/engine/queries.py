@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from runcue.core.ledger.ledger import Ledger
-from runcue.core.model.record import Record, Work, WorkState, view
+from runcue.core.model.record import Record, Work, WorkState
 from runcue.core.schedule.plan import ReadRequest
 from runcue.core.schedule.scheduler import Scheduler
 from runcue.core.views.explain import FULL, Explanation, explain, explain_alone, explain_pending, snapshot
@@ -31,16 +31,28 @@ STOPPED = "nothing runs: this Cue was stopped (cue.start() continues)"
 class Queries:
     """Answers from the store, and for live units from the scheduler."""
 
-    def __init__(self, engine: Engine, store: Store) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        view: Callable[[Record], Work],
+        result: Callable[[Record], Any],
+    ) -> None:
+        """`view` makes what users see of a record; `result` decodes its result, or raises what is wrong with it."""
         self._engine = engine
         self._store = store
+        self._view = view
+        self._result = result
         self._hinted = ""
 
     async def wait(self, work_id: str, timeout: float | None) -> Work:
         """Wait for the end of a unit and return it; TimeoutError when that takes too long."""
+        return self._view(await self._final(work_id, timeout))
+
+    async def _final(self, work_id: str, timeout: float | None) -> Record:
         advice = "cue.explain(id) says what it waits for."
         async with self._within(timeout, f"Unit {work_id!r} has not ended", advice):
-            return view(await self._ended(work_id, may_be_own=timeout is not None))
+            return await self._ended(work_id, may_be_own=timeout is not None)
 
     @asynccontextmanager
     async def _within(self, timeout: float | None, what: str, advice: str) -> AsyncIterator[None]:
@@ -101,10 +113,31 @@ class Queries:
 
     async def result(self, work_id: str, timeout: float | None) -> Any:
         """Wait for the result of a unit; raise the error that tells why there is none."""
-        work = await self.wait(work_id, timeout)
-        if work.state == "completed":
-            return work.result
-        if work.state == "cancelled":
+        return self._outcome(await self._final(work_id, timeout))
+
+    async def results(self, ids: Iterable[str], timeout: float | None, *, should_raise: bool) -> list[Any]:
+        """Wait for the results of units, in the order of their ids; an error is raised, or takes its place."""
+        wanted = list(ids)
+        await self.join(wanted, timeout)
+        records = await self._store.get_many(list(dict.fromkeys(wanted)))
+        found = []
+        for work_id in wanted:
+            try:
+                if work_id not in records:
+                    raise await self.not_found(work_id)
+                found.append(self._outcome(records[work_id]))
+            except RuncueError as error:
+                if should_raise:
+                    raise
+                found.append(error)
+        return found
+
+    def _outcome(self, record: Record) -> Any:
+        """The result of a unit that has ended, or the error that tells why there is none."""
+        if record.state is WorkState.COMPLETED:
+            return self._result(record)
+        work = self._view(record)
+        if record.state is WorkState.CANCELLED:
             raise WorkCancelled(work)
         raise (WorkTimedOut if work.error == "timeout" else WorkFailed)(work)
 
@@ -234,11 +267,10 @@ class Queries:
     def _explained(self, ledger: Ledger, record: Record, turn: Turn) -> Explanation:
         return explain(ledger, _newest(ledger, record, turn), turn.now, turn.wall, self._engine.is_started)
 
-    @staticmethod
-    def _blocked(explanation: Explanation, record: Record) -> dict[str, Any]:
+    def _blocked(self, explanation: Explanation, record: Record) -> dict[str, Any]:
         reason = explanation.reason
         return {
-            "work": view(record),
+            "work": self._view(record),
             "reason": "service_full" if reason in FULL else reason,
             "details": {
                 "limit": reason,

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from runcue.core.limits.headers import asked
 from runcue.core.limits.headers import read as read_headers
@@ -17,7 +18,7 @@ from runcue.core.model.failure import clean
 from runcue.core.model.record import Record, Work, view
 from runcue.core.schedule.plan import Charge, Item, Observe, Tell
 from runcue.engine.callback_errors import log_trouble
-from runcue.errors import quoted
+from runcue.errors import RuncueError, quoted
 
 if TYPE_CHECKING:
     import asyncio
@@ -48,6 +49,10 @@ class Run(msgspec.Struct, eq=False):  # a Struct is made in half the time of a p
     """When its progress was last reported."""
     charged: dict[str, float] | None = None
     """The amounts that its handler has charged so far."""
+    params: dict[str, Any] | None = None
+    """Its params, where results of other units were put into them."""
+    resources: Mapping[Any, Any] | None = None
+    """The resources for its handler, by type."""
 
 
 _charging = threading.Lock()
@@ -109,13 +114,29 @@ class RunningWork(Fields):  # type: ignore[misc] # frozen in effect: nothing in 
             raise AttributeError(name)
         work = self._work
         if work is None:
-            work = self._work = view(self._run.record)
+            work = view(self._run.record)
+            if self._run.params is not None:
+                work = replace(work, params=self._run.params)
+            self._work = work
         return getattr(work, name)
 
     def __repr__(self) -> str:
         return (
             f"RunningWork(id={self.id!r}, task={self.task!r}, attempt={self.attempt}, params={self.params!r})"
         )
+
+
+def resources_of(work: Any) -> Mapping[Any, Any]:
+    """The resources for the handler of a unit, by type; a handler in another process has none."""
+    return work._run.resources or {} if isinstance(work, RunningWork) else {}
+
+
+def current() -> RunningWork:
+    """The unit that the calling code works on, wherever it is below a handler."""
+    run = current_run.get()
+    if run is None:
+        raise RuncueError("runcue.current() was called outside a handler: there is no unit that it works on.")
+    return RunningWork(run)
 
 
 Middleware = Callable[[Any], AbstractContextManager[Any]]

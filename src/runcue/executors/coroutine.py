@@ -19,7 +19,7 @@ class CoroutineExecutor:
         # The moment after the first step counts: an earlier one would let the next call start too early.
         if entered is not None:
             entered.soon()
-        awaitable: Awaitable[Any] = task.handler(work)
+        awaitable: Awaitable[Any] = task.call(work)
         return awaitable
 
     async def close(self) -> None:

@@ -56,7 +56,7 @@ class ThreadExecutor:
                 if entered is not None:
                     entered.check()
                     loop.call_soon_threadsafe(entered, self._clock.now())
-                result = context.run(task.handler, work)
+                result = context.run(task.call, work)
                 if type(result) is CoroutineType:  # isinstance() runs code of the result, which may raise
                     result.close()
                     raise TypeError("the handler returned a coroutine: declare it with `async def`")

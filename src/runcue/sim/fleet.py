@@ -251,7 +251,7 @@ class World:
             try:
                 async with asyncio.timeout(1.0):
                     options = [item.options(self._loop.wall()) for item in items]
-                    return await self._living(place).cue.submit_many(options)
+                    return list(await self._living(place).cue.submit_many(options))
             except runcue.DuplicateWork as error:  # an earlier try was accepted, and its answer was lost
                 if is_refused and not items[0].is_raced:
                     self.mistakes.append(Violation("lost", self._now, f"refused, and there: {error}"))

@@ -343,7 +343,7 @@ async def _accepted(home: Home, cue: Cue, settings: Settings, jobs: Sequence[Num
     if is_long:
         progress(f"Storing {len(jobs):,} jobs …")
     try:
-        return await cue.submit_many(options_of(job, settings) for _, job in jobs)
+        return list(await cue.submit_many(options_of(job, settings) for _, job in jobs))
     except DuplicateWork as error:
         if error.key is None:
             raise conflict(f"There is a job {error.work_id} already. Choose another id, or none.") from error

@@ -394,6 +394,7 @@ class Ledger:
             self.leave_line(record)
             self.held.pop(record.id, None)
         self._retention.add(final)
+        self._retention.end(record)
         return final
 
     def _unblock(self, record: Record) -> None:
@@ -408,7 +409,7 @@ class Ledger:
         were_running: list[Record] = []
         done: list[Record] = []
         stale: Outcome | None = None
-        are_granted = self.grants.are_any()
+        are_granted, are_wanted = self.grants.are_any(), bool(self._retention.wanted)
         for outcome in outcomes:
             token, record = outcome.token, records.get(outcome.id)
             if record is None or record.token != token:
@@ -420,6 +421,8 @@ class Ledger:
             del records[record.id]
             written[record.id] = final = finished(record, outcome.result, now)
             done.append(final)
+            if are_wanted:
+                self._retention.end(record)
             if record.id == risk.id:
                 risk.is_over()
             if record.missing:  # a callback let it start before its dependencies had completed
@@ -433,6 +436,10 @@ class Ledger:
             self.turn.attribute(len(done))
             plan.events += done
         return stale
+
+    def keep_results_for(self, record: Record) -> None:
+        """Keep the results that a unit gets when it starts, until it has ended."""
+        self._retention.want_for(record)
 
     def forget(self) -> None:
         """Forget the oldest final records beyond `keep_finished`."""
@@ -454,6 +461,7 @@ class Ledger:
         record = move(record, "revive", failures=0, throttled_since=None, completed_at=None, started_at=None,
                       result=None, error=None, traceback=None)  # fmt: skip
         record = replace(record, seq=seq, since=self.turn.now, crashes=0)
+        self._retention.want_for(record)
         self.working.write(record)
         self.ages.note(record)
         token = self.capacity.overdue_attempt_of(record.id)

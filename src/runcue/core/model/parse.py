@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeGuard, overload
 
 import msgspec
 
+from runcue.core.model.outputs import NAME, Output
 from runcue.errors import (
     QUOTED_LENGTH,
     InvalidOption,
@@ -277,8 +278,7 @@ def encode_params(params: object, limit: int) -> bytes:
     """Turn params into the JSON that is stored, at most `limit` bytes, and make sure that nothing is lost."""
     if params is None:
         return b"{}"
-    if not isinstance(params, dict):
-        raise InvalidParams("params", f"must be a dict, not {_kind(params)}. {JSON_FORMS}")
+    params = params_dict(params)
     if not params:
         return b"{}"
     try:  # the fast path: encode, decode and compare; if that fails, the slow walk finds out why
@@ -292,13 +292,25 @@ def encode_params(params: object, limit: int) -> bytes:
         data = b""
     if not data:
         data = _encode(_exact(params, ("params",)))
+    check_size(data, limit)
+    return data
+
+
+def check_size(data: bytes, limit: int) -> None:
+    """Refuse params that take more than `limit` bytes as JSON."""
     if len(data) > limit:
         raise InvalidParams(
             "params",
             f"take {len(data):,} bytes as JSON, more than max_params={limit:,}. "
             "Keep the bulk in a file and pass its path, or raise max_params.",
         )
-    return data
+
+
+def params_dict(params: object) -> dict[Any, Any]:
+    """Make sure that params are a dict."""
+    if not isinstance(params, dict):
+        raise InvalidParams("params", f"must be a dict, not {_kind(params)}. {JSON_FORMS}")
+    return params
 
 
 def decode_params(data: bytes) -> dict[str, Any]:
@@ -336,6 +348,8 @@ def _exact(value: object, trail: Trail) -> Any:
                 trail, f"is {float.__repr__(value)}, which JSON cannot hold. Pass None or a finite number."
             )
         return float.__float__(value)
+    if isinstance(value, Output):
+        return {NAME: value.id}
     if not isinstance(value, (dict, list, tuple)):
         advice = next(
             (INSTEAD[base.__name__] for base in type(value).__mro__ if base.__name__ in INSTEAD), JSON_FORMS

@@ -51,6 +51,7 @@ def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> object:
         return refusal
     for record in ledger.accept(fresh):
         if record.spec.depends_on:
+            ledger.keep_results_for(record)
             join(ledger, record)
         else:
             ledger.place(ledger.arm(record))

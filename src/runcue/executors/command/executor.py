@@ -157,7 +157,7 @@ class CommandExecutor:
 
     async def run(self, work: Any, task: Registered, entered: Entering | None) -> Any:
         """Ask the handler for a command, run it, and return what it printed and its exit code."""
-        command = task.handler(work)
+        command = task.call(work)
         if isawaitable(command):
             command = await command
         command, options = meant(command, task.command)

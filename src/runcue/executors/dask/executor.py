@@ -114,7 +114,7 @@ class DaskExecutor:
             raise Permanent(
                 'executor="dask" runs in real time only: test its function by itself, or on a real loop'
             )
-        body = _packed(work, task.handler)
+        body = _packed(work, task.call)
         link = await self._linked()
         key = f"runcue:{work.task}-{work.id}-{work.attempt}-{uuid4().hex}"
         call = Call(key, work, entered, loop.create_future())

@@ -105,7 +105,7 @@ class ProcessExecutor:
     async def run(self, work: Any, task: Registered, entered: Entering | None) -> Any:
         """Call the task's function with a plain Work in a worker, however long that takes."""
         loop = asyncio.get_running_loop()
-        call = self._packed(work, task.handler, entered, loop.create_future())
+        call = self._packed(work, task.call, entered, loop.create_future())
         release = hold(loop)  # virtual time stands still meanwhile
         try:
             self._waiting.append(call)

@@ -66,7 +66,7 @@ class SshExecutor:
         place = place_of(work.params)
         if task.command.cwd is not None:
             raise BadCommand("bad_command: cwd= is for commands on this host. Let the command begin with cd.")
-        given = task.handler(work)
+        given = task.call(work)
         if inspect.isawaitable(given):
             given = await given
         loop = asyncio.get_running_loop()

@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
+from runcue.core.model.encoding import without_models
 from runcue.core.model.failure import describe
 from runcue.core.model.parse import LARGEST_INT, SMALLEST_INT, encode_params
 from runcue.core.model.record import Attempt, Extras, Record, Spec, WorkState
@@ -76,7 +77,7 @@ def stored_result(result: Any) -> Any:
     ):
         return result
     try:
-        data = encode_params({"result": result}, sys.maxsize)
+        data = encode_params({"result": without_models(result)}, sys.maxsize)
     except InvalidParams as error:
         raise Permanent(f"its result cannot be kept: {str(error).removeprefix('params.')}") from error
     except BaseException as error:

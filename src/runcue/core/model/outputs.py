@@ -1,0 +1,47 @@
+"""`runcue.output(unit)`: stands in params for the result of another unit.
+
+The params are stored with a mark in its place; when the unit starts, the result is put where the mark is. Only marks
+that `output` made count: the unit lists their ids, and what an application's own data looks like changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+NAME: Final = "$output"
+MARK: Final = b'"$output"'
+"""What the JSON of params contains if they hold an output."""
+
+
+class Output(msgspec.Struct, frozen=True):
+    """The result that a unit will have."""
+
+    id: str = msgspec.field(name=NAME)
+
+
+def outputs_in(value: Any) -> Iterator[str]:
+    """The ids of the units whose outputs are somewhere in a value."""
+    if isinstance(value, Output):
+        yield value.id
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from outputs_in(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from outputs_in(item)
+
+
+def filled(value: Any, results: Mapping[str, Any]) -> Any:
+    """Stored params with the results of these units where their marks are."""
+    if isinstance(value, dict):
+        if value.keys() == {NAME}:
+            id = value[NAME]
+            if isinstance(id, str) and id in results:
+                return results[id]
+        return {key: filled(item, results) for key, item in value.items()}
+    if isinstance(value, list):
+        return [filled(item, results) for item in value]
+    return value

@@ -1,0 +1,204 @@
+"""Values of annotated types as JSON, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, NamedTuple, NewType, TypedDict
+from uuid import UUID
+
+import msgspec
+import pydantic
+import pytest
+
+from runcue.core.model import encoding
+from runcue.core.model.encoding import Codec, Unsupported, holds_anything, plain, problem, shown
+
+
+class Style(enum.Enum):
+    SHORT = "short"
+    LONG = "long"
+
+
+@dataclasses.dataclass
+class Page:
+    number: int
+    inner: list[Page] = dataclasses.field(default_factory=list)
+    file: Path | None = None
+
+
+class Point(msgspec.Struct):
+    x: float
+    y: float = 0.0
+
+
+class Given(TypedDict):
+    name: str
+
+
+class Pair(NamedTuple):
+    left: int
+    right: str
+
+
+class Model(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True)
+    at: datetime
+    style: Style
+
+
+class Opaque:
+    pass
+
+
+Number = NewType("Number", int)
+Loop = dict[str, "Loop"]
+
+VALUES: list[tuple[Any, Any, Any]] = [
+    (int, 3, 3),
+    (float, 1.5, 1.5),
+    (str | None, None, None),
+    (Number, 4, 4),
+    (datetime, datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00Z"),
+    (timedelta, timedelta(days=3), "P3D"),
+    (UUID, UUID(int=5), "00000000-0000-0000-0000-000000000005"),
+    (Decimal, Decimal("1.20"), "1.20"),
+    (bytes, b"ab\xff", "YWL/"),
+    (set[int], {7}, [7]),
+    (frozenset[str], frozenset("a"), ["a"]),
+    (tuple[int, str], (1, "a"), [1, "a"]),
+    (tuple[int, ...], (1, 2), [1, 2]),
+    (dict[int, str], {1: "a"}, {"1": "a"}),
+    (Literal["a", 1], "a", "a"),
+    (Style, Style.LONG, "long"),
+    (Path, Path("/a/b"), "/a/b"),
+    (list[PurePosixPath], [PurePosixPath("a")], ["a"]),
+    (Page, Page(1, [Page(2)], Path("f")),
+     {"number": 1, "inner": [{"number": 2, "inner": [], "file": None}], "file": "f"}),
+    (Point, Point(1.0, 2.0), {"x": 1.0, "y": 2.0}),
+    (Given, {"name": "a"}, {"name": "a"}),
+    (Pair, Pair(1, "b"), [1, "b"]),
+    (Model, Model(at=datetime(2026, 1, 2, tzinfo=UTC), style=Style.SHORT),
+     {"at": "2026-01-02T00:00:00Z", "style": "short"}),
+    (list[Any], [1, {"a": None}], [1, {"a": None}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("annotation", "value", "stored"), VALUES, ids=lambda part: shown(part)[:30])
+def test_a_value_comes_back_with_the_type_of_its_annotation(annotation: Any, value: Any, stored: Any) -> None:
+    codec = Codec(annotation)
+    assert codec.encode(value) == stored
+    back = codec.decode(codec.encode(value))
+    assert back == value
+    assert type(back) is type(value)
+    codec.check(encoding.encode(value))
+    assert codec.schema()
+
+
+def test_a_value_that_has_its_type_already_is_taken_as_it_is() -> None:
+    path, model = Path("a"), Model(at=datetime(2026, 1, 2, tzinfo=UTC), style=Style.SHORT)
+    assert Codec(Path).decode(path) is path
+    assert Codec(Model).decode(model) is model
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [Opaque, list[Opaque], dict[str, Opaque | None], Callable[[], int], Iterator[int], complex, Page | Point],
+)
+def test_an_annotation_without_a_json_form_is_refused_with_a_way_out(annotation: Any) -> None:
+    with pytest.raises(Unsupported, match=r"has no JSON form.*Use JSON types, a dataclass, a Struct"):
+        Codec(annotation)
+
+
+def test_an_alias_that_refers_to_itself_is_refused_with_a_way_out() -> None:
+    with pytest.raises(Unsupported, match="Loop"):
+        Codec(Loop)
+
+
+def test_a_recursive_dataclass_is_fine() -> None:
+    assert "Page" in Codec(Page).schema()["$defs"]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "where", "what"),
+    [
+        (int, "3", "", "must be int, not str"),
+        (int, None, "", "must be int, not None"),
+        (int | None, "x", "", "must be int | None, not str"),
+        (Page, 3, "", "must be dict, not int"),
+        (Page, {"number": "x"}, "number", "must be int, not str"),
+        (Page, {}, "", "lacks the field 'number'"),
+        (
+            list[Page],
+            [{"number": 1, "inner": [{"number": None}]}],
+            "[0].inner[0].number",
+            "must be int, not None",
+        ),
+        (Style, "zz", "", "must be one of 'short', 'long', not 'zz'"),
+        (Literal["a", "b"], "c", "", "is refused: invalid enum value 'c'"),
+        (Path, 3, "", "must be str, not int"),
+        (Path, None, "", "must be str, not None"),
+        (datetime, "soon", "", "is refused: invalid RFC3339 encoded datetime"),
+    ],
+)
+def test_an_error_says_where_and_what(annotation: Any, value: Any, where: str, what: str) -> None:
+    with pytest.raises(msgspec.ValidationError) as caught:
+        Codec(annotation).decode(value)
+    assert problem(caught.value, annotation) == (where, what)
+
+
+def test_a_model_says_in_its_own_words_what_is_wrong() -> None:
+    with pytest.raises(msgspec.ValidationError, match="style"):
+        Codec(Model).decode({"at": "2026-01-02T00:00:00Z", "style": "zz"})
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text"),
+    [(None, "None"), (type(None), "None"), (int, "int"), (list[int], "list[int]"), (int | None, "int | None"),
+     (Any, "Any"), (Literal["a"], "Literal['a']"), (Page, "Page")],
+)  # fmt: skip
+def test_an_annotation_is_shown_as_it_is_written(annotation: Any, text: str) -> None:
+    assert shown(annotation) == text
+
+
+@pytest.mark.parametrize(
+    "annotation", [Any, list[Any], dict[str, Any], list[dict[str, Any]], int | list[Any], list, tuple]
+)
+def test_what_only_json_describes_is_recognized(annotation: Any) -> None:
+    assert holds_anything(annotation)
+
+
+@pytest.mark.parametrize("annotation", [int, list[int], Page, dict[str, int], str | None])
+def test_what_an_annotation_describes_is_recognized(annotation: Any) -> None:
+    assert not holds_anything(annotation)
+
+
+class Id(str):
+    __slots__ = ("more",)
+
+
+def test_a_text_that_can_do_more_is_text() -> None:
+    assert plain([Id("a")]) == ["a"]
+
+
+def test_what_has_no_json_form_cannot_be_encoded() -> None:
+    with pytest.raises(NotImplementedError, match="Opaque has no JSON form"):
+        plain(Opaque())
+
+
+def test_models_become_dicts_and_nothing_else_changes() -> None:
+    opaque = Opaque()
+    value = {
+        "a": [Page(1), (Point(1.0),)],
+        "b": opaque,
+        "c": Model(at=datetime(2026, 1, 2, tzinfo=UTC), style=Style.LONG),
+    }
+    assert encoding.without_models(value) == {
+        "a": [{"number": 1, "inner": [], "file": None}, [{"x": 1.0, "y": 0.0}]],
+        "b": opaque,
+        "c": {"at": "2026-01-02T00:00:00Z", "style": "long"},
+    }
