@@ -277,6 +277,9 @@ class Server(Databases):
         self._how = {"cwd": str(self.folder), "env": _environment(self._binaries), **owner}
         if not self._readable():
             self._binaries = self._copied()
+            if owner:  # whatever the umask, and whoever else may read what was copied
+                for path in (self.folder / "programs", *(self.folder / "programs").rglob("*")):
+                    os.chown(path, owner["user"], owner["group"], follow_symlinks=False)
             self._how["env"] = _environment(self._binaries)
         (self.folder / "pg_hba.conf").write_text(
             f"local all {GUARDED} scram-sha-256\n"

@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -122,6 +123,15 @@ def test_a_failed_start_says_why_and_nothing_is_left_even_of_a_crash() -> None:
     assert memory not in segments()
 
 
+@pytest.fixture
+def strict_umask() -> Iterator[None]:
+    """Nobody else may read what is made meanwhile."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("strict_umask")
 def test_programs_that_its_user_cannot_read_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Server, "_readable", lambda self: False)
     with Server() as copied:
