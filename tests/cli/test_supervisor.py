@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -217,18 +218,43 @@ def test_a_worker_whose_file_was_exchanged_says_so_and_another_one_goes_on(crew:
 # lines ----------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def unread(crew: Crew) -> Iterator[subprocess.Popen[bytes]]:
+    """A supervisor whose lines about jobs have no reader any more."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        process = subprocess.Popen(
+            [*QUEUECTL, "worker", "start"],
+            env=environment(crew.home),
+            stdin=subprocess.DEVNULL,
+            stdout=writing,
+            stderr=subprocess.DEVNULL,
+        )
+    finally:
+        os.close(writing)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_reader_who_goes_away_ends_the_workers_gracefully(crew: Crew) -> None:
     crew.enqueue(*({"id": f"job{n}", "command": "true"} for n in range(3)))
-    process = subprocess.Popen(
-        [*QUEUECTL, "worker", "start"],
-        env=environment(crew.home),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.wait(BOUND) == 141
+    with unread(crew) as process:
+        assert process.wait(BOUND) == 141
+    assert crew.workers() == []
+
+
+def test_the_last_line_without_a_reader_ends_the_workers_too(crew: Crew) -> None:
+    with unread(crew) as process:
+        until_sync(lambda: children_of(process.pid), "a worker is started")
+        process.send_signal(signal.SIGSTOP)  # so that it hears everything about the job at once
+        crew.enqueue({"id": "only", "command": "true"})
+        crew.until_state("completed", "only")
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(BOUND) == 141
     assert crew.workers() == []
 
 

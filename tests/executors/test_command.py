@@ -954,10 +954,10 @@ class Owner:
             f"trap '' TERM; (sh -c '{write}same; exec sleep 600') & "
             f"timeout 600 sh -c '{write}group; exec sleep 600' & "
             f"setsid sh -c '{write}session; exec sleep 600' & {write}leader; "
-            f'{sys.executable} -S -W ignore -c "import subprocess as s; '
+            f'"{sys.executable}" -S -W ignore -c "import subprocess as s; '
             f"s.Popen(['sh', '-c', 'echo \\$\\$ > \\\"{directory}/python\\\"; exec sleep 600'], "
             'start_new_session=True)"; '
-            f'for name in same group session python; do until [ -s "{directory}/$name" ]; do :; done; done; '
+            f'for name in same group session python; do until [ -s "{directory}/$name" ]; do sleep 0.01; done; done; '
             f'touch "{directory}/all.ready"; sleep 600; sleep 600'
         )
         self.process = subprocess.Popen(

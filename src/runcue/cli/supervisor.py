@@ -207,12 +207,13 @@ class Supervisor:
             for seat in self._seats:
                 self._start(seat)
             while not all(seat.is_left for seat in self._seats):
-                signals.wait([seat.voice for seat in self._seats], self._lines.waiting(), self._patience())
-                for number in signals.take():
-                    self._heed(number)
-                if self._lines.is_closed and not self._level:
+                unwritten = self._lines.waiting()
+                if self._lines.is_closed and not self._level:  # before we wait: there may be no further line
                     self.code = codes.CLOSED_PIPE
                     self._stop(GRACEFUL)
+                signals.wait([seat.voice for seat in self._seats], unwritten, self._patience())
+                for number in signals.take():
+                    self._heed(number)
                 for seat in self._seats:
                     self._look_after(seat)
             self._conclude()
