@@ -19,6 +19,7 @@ import pytest
 import uvicorn
 from playwright.async_api import expect
 
+import runcue
 from examples.progress_app.app import STATIC, Jobs, darkroom, make_app
 from tests.browser.chromium import ADVICE, chromium, found
 from tests.browser.mishaps import Mishaps
@@ -98,14 +99,24 @@ async def test_a_job_is_told_from_its_beginning_to_its_end(tmp_path: Path) -> No
 
 async def test_what_changes_is_told_photo_by_photo(tmp_path: Path) -> None:
     cue = darkroom(tmp_path / "queue.db", pace=0.1)  # slow enough for more than one report of each photo
+    changes: list[str] = []
+
+    @cue.is_ready
+    def told_of_its_failure(work: runcue.Work) -> bool:
+        return not work.failures or "retrying" in changes
+
     jobs = Jobs(cue)
     job = await jobs.begin(["dusty attic", "beach"])
     stream = jobs.follow(job)
-    first = await anext(stream)  # from here on nothing is missed
+    await anext(stream)  # from here on nothing is missed
     cue.start()
-    told = [(event.event, json.loads(str(event.data))) for event in [first, *[one async for one in stream]]]
+    told: list[tuple[str | None, Any]] = []
+    async for event in stream:
+        name, data = event.event, json.loads(str(event.data))
+        told.append((name, data))
+        if name == "change" and data["id"] == f"{job}-1":
+            changes.append(data["state"])
     await cue.close()
-    changes = [data["state"] for name, data in told if name == "change" and data["id"] == f"{job}-1"]
     assert changes[-1] == "completed"
     assert "retrying" in changes
     shares = [data for name, data in told if name == "progress" and data["id"] == f"{job}-2"]

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import httpx
 import pytest
 import uvicorn
-from websockets.asyncio.client import connect
 
 from runcue import Cue
 from runcue.web import connection, serving, table
@@ -139,6 +138,12 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
 # connections that ask for nothing -------------------------------------------------------------------------
 
 HALF = b"GET / HTTP/1.1\r\nHost: 127"
+HANDSHAKE = (
+    "Connection: Upgrade",
+    "Upgrade: websocket",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Version: 13",
+)
 NO_TOKEN = b"POST /works/purge HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\n"
 
 
@@ -146,11 +151,16 @@ def test_a_head_has_five_seconds() -> None:
     assert connection.SLOWEST_HEAD == serving.IDLE == 5
 
 
+async def asked(port: int, *pieces: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection on which these bytes are there as soon as the server hears of it, however busy the machine is."""
+    link = socket.create_connection(("127.0.0.1", port))
+    link.sendall(b"".join(pieces))
+    return await asyncio.open_connection(sock=link)
+
+
 async def cut_off(port: int, *pieces: bytes, drip: bytes = b"") -> bytes:
     """All that is said to these bytes, and to one more each time, until the connection is cut off."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for piece in pieces:
-        writer.write(piece)
+    reader, writer = await asked(port, *pieces)
     said = bytearray()
     try:
         async with asyncio.timeout(PATIENCE):
@@ -216,17 +226,15 @@ async def test_who_is_being_answered_is_not_cut_off(path: Path, monkeypatch: pyt
     async def call(work: object) -> None:
         return None
 
-    async with (
-        served(path) as (_, port),
-        httpx.AsyncClient(headers=BEARER, base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as asker,
-        asker.stream("GET", "/events?types=queued") as events,
-        connect(f"ws://127.0.0.1:{port}/ws?types=queued", additional_headers=BEARER) as talk,
-        asyncio.timeout(PATIENCE),
-    ):
+    async with served(path) as (_, port), asyncio.timeout(PATIENCE):
+        events, asker = await asked(port, request("GET /events?types=queued HTTP/1.1"))
+        talk, talker = await asked(port, request("GET /ws?types=queued HTTP/1.1", *HANDSHAKE))
         assert await cut_off(port) == b""  # who came later
         await cue.submit("call")
-        assert await anext(events.aiter_lines()) == "id: 1"
-        assert "work_queued" in str(await talk.recv())
+        assert b"work_queued" in await events.readuntil(b"work_queued")
+        assert b"work_queued" in await talk.readuntil(b"work_queued")
+        asker.close()
+        talker.close()
     await cue.close()
 
 

@@ -250,13 +250,13 @@ def test_who_lost_its_loop_is_alive_while_its_code_runs(path: Path, loop: asynci
 def test_a_store_that_was_closed_while_others_held_the_turn_is_let_go_though_its_loop_is_gone(
     loop: asyncio.AbstractEventLoop, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql_store, "CLOSING", 0.01)
-    monkeypatch.setattr(transaction, "PATIENCE", 0.01)
     turnstile = Turnstile(side_directory(path))
 
     async def leave() -> SqlStore:
         store = opened(path)
         await Hand(store, {}).write(pending(1))
+        monkeypatch.setattr(sql_store, "CLOSING", 0.01)
+        monkeypatch.setattr(transaction, "PATIENCE", 0.01)
         assert turnstile.acquire()
         with pytest.raises(StorageBusy):
             await Hand(store, {}).look(lambda turn: None)

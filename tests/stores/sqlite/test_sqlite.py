@@ -285,9 +285,9 @@ async def test_a_turn_that_was_refused_begins_anew_and_what_is_wrong_stays_so(
 async def test_who_waits_for_the_turn_in_vain_is_told_what_to_do(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction, "PATIENCE", 0.01)
     async with hand_on(path) as (one, store), hand_on(path) as (other, _):
         await one.write(pending(1))
+        monkeypatch.setattr(transaction, "PATIENCE", 0.01)
         assert inside(store)._turnstile.acquire(0.0)
         with pytest.raises(StorageBusy, match="stopped or hanging process"):
             await other.write(pending(2))
@@ -336,11 +336,11 @@ async def test_a_turn_that_was_given_up_is_not_taken_when_it_comes(
 async def test_closing_does_not_wait_for_ever_for_a_turn_that_another_process_holds(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(transaction, "PATIENCE", 0.01)
-    monkeypatch.setattr(sql_store, "CLOSING", 0.01)
     async with hand_on(path) as (one, store):
         await one.write(pending(1))
         other = opened(path)
+        monkeypatch.setattr(transaction, "PATIENCE", 0.01)
+        monkeypatch.setattr(sql_store, "CLOSING", 0.01)
         assert inside(store)._turnstile.acquire(0.0)
         with pytest.raises(StorageBusy):
             await Hand(other, {}).look(lambda turn: None)
