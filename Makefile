@@ -47,7 +47,7 @@ bench: .venv/.run ## Measure; prints ratios from one run
 	@$(BIN)/python -m bench $(ARGS)
 
 .PHONY: torture
-torture: .venv/.test ## Kill processes that share one file, and check (ARGS="--kills 5000 --seed 1")
+torture: .venv/.test ## Kill processes that share one file, and check (ARGS="--kills 5000 --seed 1", or "--soak 10")
 	@mkdir -p .cache
 	@$(BIN)/python -m tests.torture --report .cache/torture.json $(ARGS)
 

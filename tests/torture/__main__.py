@@ -2,6 +2,8 @@
 
 Rounds of random kills until there were enough or the time is up, after a sweep over the crash points. Any violation
 makes the exit code 1; its round keeps its folder, and its seed is printed, with which it can be played again.
+
+python -m tests.torture --soak M: instead one round of M minutes on one file, and what a start cost in each of them.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tests.torture import soak
 from tests.torture.checker import INVARIANTS
 from tests.torture.history import now
 from tests.torture.swarm import Herd, Plan, Result, play, sweep
@@ -91,7 +94,12 @@ def main() -> int:
         "--sweep", type=int, default=5, help="passes of each crash point to die at (default 5)"
     )
     parser.add_argument("--report", type=Path, help="write the figures to this file, as JSON")
+    parser.add_argument(
+        "--soak", type=int, metavar="MINUTES", help="one round of that length, and what a start cost in it"
+    )
     arguments = parser.parse_args()
+    if arguments.soak is not None:
+        return soak.main(arguments.seed, arguments.soak)
     began = now()
     end = began + arguments.minutes * 60
     results: list[Result] = []

@@ -70,6 +70,7 @@ class Job(msgspec.Struct, frozen=True):
     """Seconds after which the kernel ends it, whatever happens."""
     poison: bool = True
     """Whether there is work that kills its worker."""
+    longest_break: float = LONGEST_BREAK
 
 
 class Dump(msgspec.Struct):
@@ -237,7 +238,7 @@ async def submitter(job: Job) -> None:
         while hands.calls < job.calls and not told.is_set():
             hands.calls += 1
             await hands.call(random)
-            await pause(random.uniform(0, LONGEST_BREAK))
+            await pause(random.uniform(0, job.longest_break))
 
     await asyncio.gather(*map(strand, range(STRANDS)))
     await cue.close()

@@ -16,7 +16,8 @@ The operations, and what their lines carry:
     stop     info               somebody stopped (SIGSTOP) the actor in data target
     go       info               and let it go on (SIGCONT)
     death    info               data target, after (the earliest it can have died), clean (it ended by itself)
-    share    info               data since, share: what part of that time the machine left to the actors
+    share    info               data since, share: what part of that time the machine left to the actors;
+                                spent: the processor time that all actors had so far
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ import msgspec
 import msgspec.structs
 
 from tests.torture import history
-from tests.torture.actors import DUMP, LIMITS, Dump, Job, Role
+from tests.torture.actors import DUMP, LIMITS, LONGEST_BREAK, Dump, Job, Role
 from tests.torture.checker import EventDraft, Grant, Storage, Violation, check, recoveries
 from tests.torture.history import Log, now
 from tests.torture.seen import Seen
@@ -53,6 +53,9 @@ class Plan(msgspec.Struct, frozen=True):
     kills: int = 60
     seconds: float = 3.0
     """How long the killing takes, about."""
+    at_most: float = BOUND
+    """Seconds after which it is over in any case."""
+    longest_break: float = LONGEST_BREAK
     works: int = 0
     """How many must have been accepted before it ends; a slow machine takes longer for that."""
     calls: int = 1_000_000
@@ -226,12 +229,19 @@ class Round:
         actor = f"{role}-{self.number}"
         self.living[actor] = role
         job = Job(
-            role, actor, str(self.histories), self.site.target, self.plan.seed, self.plan.calls, crash_at
+            role,
+            actor,
+            str(self.histories),
+            self.site.target,
+            self.plan.seed,
+            self.plan.calls,
+            crash_at,
+            longest_break=self.plan.longest_break,
         )
         self.herd.fork(job)
 
     def _torture(self) -> None:
-        end = now() + BOUND
+        end = now() + self.plan.at_most
         pace = self.plan.seconds / self.plan.kills
         while self.kills < self.plan.kills and now() < end and len(self.broken) < MOST_BROKEN:
             self._listen(now() + self.random.expovariate(1 / pace))
@@ -337,9 +347,8 @@ class Round:
             elif message["is"] == "signalled" and message["number"] == signal.SIGCONT:
                 self.log.write("info", "go", target=actor, t=message["t"])
             elif message["is"] == "share":
-                self.log.write(
-                    "info", "share", t=message["t"], since=message["since"], share=message["share"]
-                )
+                told = {name: message[name] for name in ("t", "since", "share", "spent")}
+                self.log.write("info", "share", **told)
 
     def _died(self, message: dict[str, Any], is_ending: bool) -> None:
         actor, status, t = message["actor"], message["status"], message["t"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.torture.soak import soaked
 from tests.torture.swarm import Herd, Plan, play, sweep
 
 
@@ -31,3 +32,10 @@ def test_a_death_at_a_crash_point_breaks_no_promise(herd: Herd, tmp_path: Path, 
     result = play(herd, tmp_path, plan)
     assert result.violations == [], f"kept in {result.folder}"
     assert result.kills, "the crash point was never passed"
+
+
+def test_a_soak_breaks_no_promise_and_tells_what_its_starts_cost(herd: Herd, tmp_path: Path) -> None:
+    result, parts = soaked(herd, tmp_path, seed=1, seconds=1.0, parts=2)
+    assert result.violations == [], f"kept in {result.folder}"
+    assert result.works >= 100
+    assert sum(part.spent for part in parts) > 0

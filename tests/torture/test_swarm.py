@@ -16,7 +16,8 @@ from tests.torture import history
 from tests.torture.__main__ import quantile, summary, told
 from tests.torture.actors import LIMITS, Job, Submitting, opened, pause, row_of
 from tests.torture.checker import EventDraft, Violation, check
-from tests.torture.history import Log, now
+from tests.torture.history import Line, Log, now
+from tests.torture.soak import Stretch, growth, stretches
 from tests.torture.swarm import BOUND, Herd, Result, sweep
 from tests.torture.zygote import is_dying
 
@@ -189,3 +190,14 @@ async def test_the_witnesses_are_held_to_what_is_declared(tmp_path: Path) -> Non
         assert cue.get_task(name).retry.base_delay / 2 == policy.delay
     await cue.close()
     log.close()
+
+
+def test_what_a_start_cost_is_told_for_each_part_of_a_soak() -> None:
+    looks = [(10.0, 1.0), (12.0, 3.0), (14.0, 9.0), (16.0, 20.0)]
+    lines = [Line(t, 1, "nemesis", "info", "share", data={"spent": spent}) for t, spent in looks]
+    lines += [Line(t, 1, "worker-1", "info", "start") for t in (10.5, 11.0, 13.0, 15.0)]
+    lines += [Line(t, 1, actor, "info", "up") for t, actor in ((10.1, "worker-1"), (14.0, "drain-2"))]
+    parts = stretches(sorted(lines, key=lambda line: line.t), 2)
+    assert parts == [Stretch(2.0, 2, 2.0), Stretch(2.0, 1, 6.0)]
+    assert [part.cost for part in parts] == [1.0, 6.0]
+    assert growth(parts) == 6.0

@@ -7,7 +7,8 @@ anybody else. When its input ends it kills and reaps whatever is left.
     {"do": "fork", "job": {…}}                      → {"is": "born", "actor": …, "t": …}
     {"do": "signal", "actor": …, "number": 9}       → {"is": "signalled", "actor": …, "number": 9, "t": …}
                                                     → {"is": "dead", "actor": …, "status": …, "t": …, "after": …}
-                                                    → {"is": "share", "actor": "", "t": …, "since": …, "share": 0.9}
+                                                    → {"is": "share", "actor": "", "t": …, "since": …, "share": 0.9,
+                                                       "spent": 7.5}
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import gc
 import importlib
 import os
 import pkgutil
+import resource
 import select
 import signal
 import sys
@@ -146,14 +148,20 @@ class Zygote:
             before = [self._had.get(pid, Had()) for pid in had]
             ran = sum(one.ran for one in had.values()) - sum(one.ran for one in before)
             waited = sum(one.waited for one in had.values()) - sum(one.waited for one in before)
-            self._say(
-                "share", "", t=t, since=self._looked_at, share=share_of(t - self._looked_at, ran, waited)
-            )
+            share = share_of(t - self._looked_at, ran, waited)
+            spent = spent_by_the_dead() + sum(one.ran for one in had.values())
+            self._say("share", "", t=t, since=self._looked_at, share=share, spent=spent)
             self._looked_at, self._had = t, had
 
     def _say(self, what: str, actor: str, **more: Any) -> None:
         message = {"is": what, "actor": actor, "t": now()} | more
         os.write(1, msgspec.json.encode(message) + b"\n")
+
+
+def spent_by_the_dead() -> float:
+    """Seconds of processor time of all actors that were reaped."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def is_dying(pid: int) -> bool:
