@@ -205,10 +205,11 @@ async def test_after_a_flood_of_idle_connections_it_answers_again(
     monkeypatch.setattr(connection, "SLOWEST_HEAD", 3.0)
     monkeypatch.setattr(serving, "MOST_CONNECTIONS", 30)
     async with served(path) as (_, port):
-        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
-        for _, writer in idle[::2]:
-            writer.write(HALF)
+        links = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]  # before it hears of any
+        for link in links[::2]:
+            link.sendall(HALF)
         answers = [status(await raw(port, request("GET /status HTTP/1.1")))]
+        idle = [await asyncio.open_connection(sock=link) for link in links]
         async with asyncio.timeout(PATIENCE):
             while answers[-1] != 200:
                 answers.append(status(await raw(port, request("GET /status HTTP/1.1"))))
