@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runcue.host.processes import open_files
+from runcue.host.posix.processes import open_files
 
 BOUND = 240.0
 """Seconds until a test gives up. Far more than anything takes, so that a slow machine fails nothing."""

@@ -43,7 +43,7 @@ MAY_HAVE_OLD_WORDS = {"MIGRATIONS", "FORMER_NAMES"}
 LIBRARY = ("api", "core", "declare", "engine", "executors", "host", "instrument", "stores")
 """Folders of the library, without the programs that use it."""
 MAY_INHERIT = re.compile(
-    r"(msgspec\.)?Struct|NamedTuple|TypedDict|(Protocol|Generic|TaskFunction)(\[.*\])?|PlainOptions|(Str)?Enum|"
+    r"(msgspec\.)?Struct|Structure|NamedTuple|TypedDict|(Protocol|Generic|TaskFunction)(\[.*\])?|PlainOptions|(Str)?Enum|"
     r"\w*(Error|Exception)"
 )
 INHERITS = {
@@ -63,6 +63,27 @@ INHERITS = {
 
 # What core must not reach for: it gets the time, the verdicts and the records as values.
 IMPURE = frozenset({"asyncio", "time", "random", "logging", "os", "threading"})
+
+# Modules and constants that only one system has, and questions which one this is.
+OF_ONE_SYSTEM = frozenset({
+    "fcntl", "grp", "msvcrt", "posix", "pty", "pwd", "resource", "termios", "tty", "winreg", "winsound", "_winapi",
+})  # fmt: skip
+QUESTIONS = re.compile(
+    r"(sys\.platform|os\.name|platform\.(system|platform)|os\.O_(CLOEXEC|NOFOLLOW|NONBLOCK|DIRECTORY|TMPFILE))\b"
+)
+ADAPTERS = (
+    "host/posix",
+    "host/windows",
+    "host/system.py",
+    "host/need.py",
+    "cli/main.py",
+    "cli/lines.py",
+    "cli/shutdown.py",
+    "executors/command/executor.py",
+    "executors/command/output.py",
+    "executors/process_locks.py",
+)
+"""Where a system may be asked for: the two adapters of each port, and where they are chosen."""
 
 # Where a test may wait. Real time is for the few tests that meet the world; elsewhere time is virtual.
 MAY_TIME_SLEEP = ("tests/acceptance", "tests/faults")
@@ -106,6 +127,17 @@ def impure_imports(source: str) -> list[str]:
     """Imports that would let core see the clock, chance, the system or the log."""
     found = imported_names(parsed(source))
     return [f"line {line}: imports {name}" for line, name in found if name in IMPURE]
+
+
+def system_questions(source: str) -> list[str]:
+    """What works on one system only, or asks which one this is."""
+    found = [
+        f"line {line}: imports {name}"
+        for line, name in imported_names(parsed(source))
+        if name in OF_ONE_SYSTEM
+    ]
+    asked = (ast.unparse(node) for node in ast.walk(parsed(source)) if isinstance(node, ast.Attribute))
+    return found + [f"asks for {one}" for one in asked if QUESTIONS.fullmatch(one)]
 
 
 def asyncio_imports(source: str) -> list[str]:
@@ -306,6 +338,15 @@ def test_a_pure_import_passes(source: str) -> None:
     assert impure_imports(source) == []
 
 
+def test_a_question_for_the_system_is_seen() -> None:
+    assert system_questions("def late():\n    import fcntl") == ["line 2: imports fcntl"]
+    assert system_questions("import sys\nif sys.platform == 'win32': ...") == ["asks for sys.platform"]
+    assert system_questions("import os\nos.open('f', os.O_RDONLY | os.O_NOFOLLOW)") == [
+        "asks for os.O_NOFOLLOW"
+    ]
+    assert system_questions("import os\nos.names = os.open('f', os.O_RDONLY)") == []
+
+
 def test_asyncio_is_seen_where_no_loop_is_wanted() -> None:
     assert asyncio_imports("from asyncio import Event") == ["line 1: imports asyncio"]
     assert asyncio_imports("import pytest") == []
@@ -490,6 +531,11 @@ def test_nothing_in_src_is_left_unfinished() -> None:
 
 def test_a_comment_stands_with_what_it_explains() -> None:
     assert complaints([*python_files(SRC), *python_files(ROOT / "examples")], hanging_comments) == []
+
+
+def test_only_the_adapters_know_which_system_this_is() -> None:
+    outside = tuple(f"src/runcue/{name}" for name in ADAPTERS)
+    assert complaints(python_files(SRC, outside=outside), system_questions) == []
 
 
 def test_core_tests_need_no_loop() -> None:

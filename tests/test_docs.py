@@ -342,6 +342,8 @@ FOLDERS = {
     "core/views": "Inside the core",
     "stores": "The layers",
     "stores/postgres": "The stores that processes share",
+    "host/posix": "The layers",
+    "host/windows": "The layers",
     "stores/presence": "The stores that processes share",
     "stores/sql": "The stores that processes share",
     "stores/sqlite": "The stores that processes share",

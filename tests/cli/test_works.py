@@ -31,7 +31,7 @@ from runcue.cli.main import RUNCUE, program
 from runcue.cli.place import File
 from runcue.cli.reasons import Crew, sentence
 from runcue.cli.words import RUNCUE as WORDS
-from runcue.stores.presence import posix as presence
+from runcue.stores.presence import presence
 from tests.cli.crew import RUNCUE as PROGRAM
 from tests.cli.crew import environment
 from tests.cli.inside import Told

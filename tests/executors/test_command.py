@@ -26,7 +26,7 @@ from runcue.executors.command.output import Stream, stem
 from runcue.executors.command.reaper import Reaper
 from runcue.executors.command.text import KEEP
 from runcue.executors.process_locks import Jobs, end_leftovers
-from runcue.host.processes import process
+from runcue.host.posix.processes import process
 from runcue.ports import TooLate
 from runcue.testing import VirtualLoop
 from tests.executors.fakes import Entered, FakeTask, FakeWork, RealClock, jobs_folder

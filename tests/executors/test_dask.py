@@ -24,7 +24,7 @@ import pytest
 from runcue import ConfigError, Cue, InvalidOption, Permanent, Unreachable, Work, WorkerLost
 from runcue.executors.dask.executor import DaskExecutor
 from runcue.executors.process_locks import Jobs, end_leftovers
-from runcue.host.processes import session_members
+from runcue.host.posix.processes import session_members
 from runcue.ports import TooLate
 from runcue.testing import VirtualLoop
 from tests.executors import dask_tasks, pool_tasks

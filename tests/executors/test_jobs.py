@@ -14,8 +14,8 @@ import pytest
 from runcue.executors.command import reaper as reaper_module
 from runcue.executors.command.reaper import Reaper
 from runcue.executors.process_locks import REAPER, Jobs, end_leftovers
-from runcue.host import processes
-from runcue.host.processes import process, session_members
+from runcue.host.posix import processes
+from runcue.host.posix.processes import process, session_members
 from tests.executors.fakes import jobs_folder
 from tests.patience import BOUND, has_open, lives, until_sync
 

@@ -33,7 +33,7 @@ import msgspec
 import runcue
 import runcue.api.cue
 from runcue.host.address import is_postgres
-from runcue.stores.presence import posix as presence
+from runcue.stores.presence import presence
 from runcue.stores.sql import database as sql_database
 from runcue.stores.sql import store as sql_store
 from runcue.stores.sqlite import file as files

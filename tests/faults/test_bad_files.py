@@ -27,6 +27,7 @@ from runcue.errors import (
     StorageReplaced,
     StoreError,
 )
+from runcue.host.posix import files as system
 from runcue.stores.sql import codec, statements
 from runcue.stores.sqlite import file as files
 from runcue.stores.sqlite import schema
@@ -41,6 +42,7 @@ CHILD = """
 import ctypes, json, os, resource, signal, sys
 import apsw
 from runcue.errors import RuncueError
+from runcue.host.posix import files as system
 from runcue.stores.sql import codec, statements
 from runcue.stores.sqlite import schema
 from runcue.stores.sqlite.file import open_file, translate
@@ -453,14 +455,14 @@ nonsense
         b"/mnt/local disk/queue.db": "xfs",
         b"/twice/queue.db": "fuse.sshfs",
     }
-    assert {path: files._mounted(table, path) for path in kinds} == kinds
-    assert files._mounted(b"", b"/queue.db") is None
+    assert {path: system.mounted(table, path) for path in kinds} == kinds
+    assert system.mounted(b"", b"/queue.db") is None
 
 
 @pytest.mark.skipif(not Path("/proc/self/mountinfo").exists(), reason="needs Linux")
 def test_the_type_of_a_real_file_system_is_known(tmp_path: Path) -> None:
-    assert files.file_system("/proc/version") == "proc"
-    assert files.file_system(str(tmp_path / "queue.db")) is not None
+    assert system.file_system("/proc/version") == "proc"
+    assert system.file_system(str(tmp_path / "queue.db")) is not None
 
 
 # --- Options and connections ----------------------------------------------------------------------

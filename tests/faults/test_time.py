@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runcue.stores.presence.posix import last_beat, side_directory, workers
+from runcue.stores.presence.presence import last_beat, side_directory, workers
 from tests.faults.stage import Actor, Scene
 from tests.patience import BOUND
 from tests.torture import history

@@ -21,26 +21,6 @@ def take_away(thing, names):
     for name in names.split():
         if hasattr(thing, name):
             delattr(thing, name)
-
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name in GONE:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-GONE = set()
-sys.meta_path.insert(0, Missing())
-"""
-
-WINDOWS = """
-GONE |= {"fcntl", "grp", "pty", "pwd", "resource", "termios", "tty"}
-for name in GONE:
-    sys.modules.pop(name, None)
-take_away(os, "fork forkpty register_at_fork setsid getsid getpgid getuid geteuid getgid uname mkfifo killpg waitid"
-              " pidfd_open fchmod pread pwrite pipe2 statvfs setxattr getxattr sched_getaffinity getloadavg"
-              " O_CLOEXEC O_NOFOLLOW O_NONBLOCK O_DIRECTORY O_TMPFILE P_PID WNOHANG WEXITED WNOWAIT")
-take_away(signal, "SIGKILL SIGHUP SIGQUIT SIGUSR1 SIGUSR2 SIGCHLD SIGCONT SIGPIPE SIGALRM SIGSTOP setitimer alarm"
-                  " pthread_sigmask sigwait sigpending ITIMER_REAL ITIMER_VIRTUAL ITIMER_PROF pidfd_send_signal")
-sys.platform = "win32"
 """
 
 MACOS = """
@@ -86,50 +66,6 @@ async def in_memory():
     async with cue:
         return [await cue.result(await cue.submit(task), timeout=240) for task in (one, two)]
 
-async def opened(target):
-    async with runcue.Cue(target):
-        return "opened"
-
-def declared(executor):
-    @runcue.Cue().task(executor=executor)
-    def any(work): ...
-    return "declared"
-
-async def an_hour():
-    await asyncio.sleep(3600)
-    return asyncio.get_running_loop().time()
-
-def written():
-    with runcue.write_output("out.txt") as file:
-        file.write("text")
-    return pathlib.Path("out.txt").read_text()
-
-def simulated():
-    from runcue.sim.main import invoke
-    return invoke(["--scenario", "steady_load", "--duration", "5s", "--report", "report.json"])
-
-def program(name):
-    from runcue.cli import main
-    sys.argv = [name, "status"]
-    getattr(main, name)()
-
-"""
-
-ON_WINDOWS = """
-answers = {
-    "memory": told(in_memory),
-    "map": told(lambda: runcue.map(str, [1, 2])),
-    "write_output": told(written),
-    "virtual time": told(lambda: runcue.testing.run(an_hour())),
-    "simulator": told(simulated),
-    "file": told(lambda: opened("queue.db")),
-    "postgres": told(lambda: opened("postgresql://me@127.0.0.1:1/app")),
-    "reader": told(lambda: runcue.Reader("queue.db")),
-    "recover": told(lambda: runcue.recover("queue.db", "saved.db")),
-    "queuectl": told(lambda: program("queuectl")),
-    "runcue": told(lambda: program("runcue")),
-} | {executor: told(lambda: declared(executor)) for executor in ("subprocess", "process_pool", "ssh", "dask")}
-pathlib.Path("told.json").write_text(json.dumps(answers))
 """
 
 ON_MACOS = """
@@ -151,7 +87,7 @@ def read():
     with runcue.Reader("queue.db") as reader:
         return sorted(work.task for work in reader.list())
 
-from runcue.host.processes import HAS_PROC
+from runcue.host.posix.processes import HAS_PROC
 answers = {"memory": told(in_memory), "file and commands": told(commands), "reader": told(read)}
 answers["has /proc"] = HAS_PROC
 pathlib.Path("told.json").write_text(json.dumps(answers))
@@ -174,27 +110,6 @@ def answers(folder: Path, *parts: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads((folder / "told.json").read_text())
     return found | {"stderr": done.stderr}
-
-
-def test_on_windows_a_queue_in_memory_works_and_all_else_is_refused_in_one_line(tmp_path: Path) -> None:
-    found = answers(tmp_path, WINDOWS, USE, ON_WINDOWS)
-    assert found["memory"] == [1, 2]
-    assert found["map"] == ["1", "2"]
-    assert found["write_output"] == "text"
-    assert found["virtual time"] == 3600
-    assert found["simulator"] == 0
-    for what, named in {
-        "file": "A queue in a file",
-        "postgres": "A queue in PostgreSQL",
-        **dict.fromkeys(("reader", "recover"), "A queue in a file or in PostgreSQL"),
-        **{name: f'executor="{name}"' for name in ("subprocess", "process_pool", "ssh", "dask")},
-    }.items():
-        assert found[what].startswith(f"ConfigError: {named} needs Linux or macOS; on Windows use WSL."), (
-            found
-        )
-    for name in ("queuectl", "runcue"):
-        assert found[name] == "SystemExit: 4"
-        assert f"{name}: {name} needs Linux or macOS; on Windows use WSL.\n" in found["stderr"]
 
 
 def test_without_what_only_linux_has_files_and_commands_work(tmp_path: Path) -> None:

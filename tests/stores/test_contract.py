@@ -14,7 +14,7 @@ from runcue.core.views.query import Query
 from runcue.host.clock import SystemClock
 from runcue.ports import Decide, Outgoing, Received, Store, Takeover
 from runcue.stores.memory import MemoryStore, MemoryTurn
-from runcue.stores.presence.posix import Presence
+from runcue.stores.presence.presence import Presence
 from runcue.stores.sql.records import Records
 from runcue.stores.sql.tables import Tables
 from runcue.stores.sql.units import Units

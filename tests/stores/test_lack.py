@@ -15,7 +15,7 @@ from runcue import Reader
 from runcue.core.schedule.plan import Plan
 from runcue.errors import StoreError
 from runcue.ports import Turn
-from runcue.stores.presence.posix import side_directory
+from runcue.stores.presence.presence import side_directory
 from runcue.stores.sqlite import wal_checkpoint
 from runcue.stores.sqlite.store import sqlite_store
 from runcue.testing.manual_turns import Hand, pending

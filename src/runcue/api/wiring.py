@@ -37,7 +37,6 @@ from runcue.executors.coroutine import CoroutineExecutor
 from runcue.executors.thread import ThreadExecutor
 from runcue.host.address import is_postgres
 from runcue.host.clock import SystemClock
-from runcue.host.posix import need_posix
 from runcue.instrument.logging import log_events
 from runcue.ports import Clock, Entering, Executor, InlineStore, Observer, Registered, SharedStore
 from runcue.stores.memory import MemoryStore
@@ -94,14 +93,12 @@ def _stored(target: str, options: Options, clock: Clock | None, is_at_work: Call
     }
     if is_postgres(target):
         address = address_of(target, options.name)
-        need_posix("A queue in PostgreSQL")
         try:
             from runcue.stores.postgres.store import postgres_store
         except ImportError as error:
             raise ConfigError(NEEDS_PSYCOPG) from error
         store = postgres_store(address, **given)
     else:
-        need_posix("A queue in a file")
         from runcue.stores.sqlite.store import sqlite_store
 
         store = sqlite_store(target, insecure=options.insecure, **given)
@@ -221,7 +218,7 @@ class Executors:
 
 def jobs_folder(target: str, worker: str) -> Path:
     """The folder with the locks of the processes that a worker started."""
-    from runcue.stores.presence.posix import side_directory
+    from runcue.stores.presence.presence import side_directory
 
     return side_directory(target) / f"{worker}.jobs"
 

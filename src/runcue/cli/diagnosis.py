@@ -5,7 +5,6 @@ A finding is `ok`, a `warning` (a person should do something) or a `problem`, wh
 
 from __future__ import annotations
 
-import os
 import stat
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from runcue.cli.home import DATABASE, Home
 from runcue.cli.reasons import Crew
 from runcue.cli.screen import clean, counted, quoted, shown, span, typed
 from runcue.cli.settings import KEYS
+from runcue.host.system import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,13 +88,15 @@ def place(home: Home) -> Iterator[Finding]:
     path = home.place()
     if complaints or not path.exists():
         return
-    open_to_others = [one for one in (path, path / DATABASE) if one.exists() and one.stat().st_mode & 0o077]
+    open_to_others = [
+        one for one in (path, path / DATABASE) if one.exists() and one.stat().st_mode & files.OTHERS_READ
+    ]
     for one in open_to_others:
         mode = "700" if one.is_dir() else "600"
         yield warning(f"Other users may read {shown(one)}", f"Do: chmod {mode} {quoted(str(one))}")
     for parent in path.parents:
         mode_bits = parent.stat().st_mode
-        if mode_bits & stat.S_IWOTH and not mode_bits & stat.S_ISVTX:
+        if mode_bits & files.OTHERS_WRITE & stat.S_IWOTH and not mode_bits & stat.S_ISVTX:
             yield warning(
                 f"Anybody may rename what is in {shown(parent)}, and so exchange the home",
                 "Use a home in a directory that only you may write to.",
@@ -105,9 +107,8 @@ def place(home: Home) -> Iterator[Finding]:
 
 
 def _space(path: Path) -> Iterator[Finding]:
-    found = os.statvfs(path)
-    free = found.f_bavail * found.f_frsize
-    if free < LITTLE_SPACE or (found.f_files and not found.f_favail):
+    free, has_names = files.free_space(path)
+    if free < LITTLE_SPACE or not has_names:
         yield warning(f"Only {size(free)} are free on the disk of {shown(path)}", "Make room there.")
     else:
         yield ok(f"{size(free)} are free on its disk")

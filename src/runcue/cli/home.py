@@ -19,6 +19,7 @@ from runcue.cli.place import Row, hiding
 from runcue.cli.screen import quoted, shown
 from runcue.cli.words import QUEUECTL
 from runcue.host.address import file_in, is_address, is_postgres, plain
+from runcue.host.system import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 VARIABLE = "QUEUECTL_HOME"
 DATABASE = "queue.db"
 LOG = "worker.log"
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Home:
@@ -168,12 +168,12 @@ def _complaint(path: Path, *, is_directory: bool) -> Failure | None:
     kind, is_kind = ("directory", stat.S_ISDIR) if is_directory else ("file", stat.S_ISREG)
     if not is_kind(status.st_mode):
         return misconfigured(f"{shown(path)} is no {kind}. Move it away, or choose another --home.")
-    if status.st_uid != os.geteuid():
+    if status.st_uid != files.user():
         return misconfigured(
             f"{shown(path)} belongs to another user (uid {status.st_uid}), who could make you run "
             "anything. Use a home of your own, or --insecure."
         )
-    if status.st_mode & OTHERS_WRITE:
+    if status.st_mode & files.OTHERS_WRITE:
         return misconfigured(
             f"Others may write to {shown(path)} and could make you run anything. "
             f"Do: chmod go-w {quoted(str(path))}, or use --insecure."

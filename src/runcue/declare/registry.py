@@ -63,7 +63,7 @@ from runcue.errors import (
     WrongResult,
     quoted,
 )
-from runcue.host.posix import need_posix
+from runcue.host.need import need_posix
 from runcue.ports import Observer
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -20,7 +20,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from errno import EACCES, EINVAL, EISDIR, ENOTSUP
+from errno import EISDIR
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, TextIO, TypeAlias, overload
 
@@ -30,6 +30,7 @@ from runcue.core.model.record import Work
 from runcue.engine.handler import is_plain_function
 from runcue.errors import ConfigError, InvalidOption, SubmitError, quoted
 from runcue.host.address import is_address, plain
+from runcue.host.system import files
 
 StrPath: TypeAlias = str | os.PathLike[str]
 Names: TypeAlias = Callable[[Work], StrPath | Iterable[StrPath]]
@@ -259,24 +260,8 @@ def _writing(path: Path, mode: str, encoding: str | None) -> Iterator[Any]:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        unfinished.replace(target)
+        files.replace(unfinished, target)
     except BaseException:
-        unfinished.unlink(missing_ok=True)
+        files.remove(unfinished)
         raise
-    _sync(target.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Sync a folder, so that a new name in it is on the disk, where folders can be opened and synced."""
-    if os.name != "posix":
-        return
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        # The file is in its place; this file system cannot sync folders.
-        if error.errno not in {EACCES, EINVAL, ENOTSUP}:
-            raise
+    files.sync_folder(target.parent)

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runcue.host.descriptors import close, forking, guard
-from runcue.host.processes import (
+from runcue.host.posix.processes import (
     HAS_PROC,
     open_files,
     pids,

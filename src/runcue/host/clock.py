@@ -7,12 +7,7 @@ from __future__ import annotations
 
 import time
 
-if hasattr(time, "CLOCK_BOOTTIME"):  # Linux: counts suspended time, which deadlines need
-
-    def _ticks() -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-else:
-    _ticks = time.monotonic
+from runcue.host.system import clock
 
 
 class SystemClock:
@@ -21,11 +16,11 @@ class SystemClock:
     __slots__ = ("_anchor",)
 
     def __init__(self) -> None:
-        self._anchor = time.time() - _ticks()
+        self._anchor = time.time() - clock.boottime()
 
     def now(self) -> float:
         """Queue time."""
-        return self._anchor + _ticks()
+        return self._anchor + clock.boottime()
 
     def wall(self) -> float:
         """The time of day, which may be set at any moment."""

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 forking = threading.RLock()
 """Held from the opening of a descriptor until `guard`, so that no thread forks in between."""
 _guarded: set[int] = set()
+
+
+def at_fork(**called: Callable[[], object]) -> None:
+    """Have functions called at each fork, as by `os.register_at_fork`; do nothing where there are no forks."""
+    register: Callable[..., Any] | None = getattr(os, "register_at_fork", None)
+    if register is not None:
+        register(**called)
 
 
 def guard(descriptor: int) -> int:
@@ -33,7 +41,4 @@ def _close_in_child() -> None:
     forking.release()
 
 
-if sys.platform != "win32":  # Windows has no fork
-    os.register_at_fork(
-        before=forking.acquire, after_in_parent=forking.release, after_in_child=_close_in_child
-    )
+at_fork(before=forking.acquire, after_in_parent=forking.release, after_in_child=_close_in_child)

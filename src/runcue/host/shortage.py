@@ -58,7 +58,7 @@ def no_files(number: int | None, shown: str, store: str) -> StoreError | None:
 def _tried() -> int:
     """The errno of opening a file now; 0 when that works."""
     try:
-        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
         return error.errno or 0
     return 0

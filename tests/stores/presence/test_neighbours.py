@@ -16,7 +16,7 @@ import pytest
 from runcue.core.schedule.plan import Plan
 from runcue.stores.presence import peer_monitor
 from runcue.stores.presence.peer_monitor import EndLeftovers, Trouble
-from runcue.stores.presence.posix import Presence, Turnstile, side_directory
+from runcue.stores.presence.presence import Presence, Turnstile, side_directory
 from runcue.stores.sqlite.store import sqlite_store
 from runcue.testing.manual_turns import Hand, pending
 from tests.patience import until

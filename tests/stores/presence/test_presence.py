@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from runcue.errors import ForkedConnection, StorageFull, StorageInsecure, StorageReplaced, StoreError
-from runcue.stores.presence import posix as module
-from runcue.stores.presence.posix import (
+from runcue.host.system import wake
+from runcue.stores.presence import presence as module
+from runcue.stores.presence.presence import (
     KEPT_WAKES,
     NEWS,
     URGENT,
@@ -40,7 +41,7 @@ PATIENCE = 240.0
 PEER = """
 import os, select, signal, subprocess, sys, time
 from pathlib import Path
-from runcue.stores.presence.posix import *
+from runcue.stores.presence.presence import *
 directory = Path(sys.argv[1])
 presence = Presence(directory, sys.argv[2]) if sys.argv[2] else None
 turnstile = Turnstile(directory)
@@ -121,7 +122,7 @@ def here(directory: Path) -> Iterator[Presence]:
     presence.close()
 
 
-def is_readable(descriptor: int | Presence, patience: float = PATIENCE) -> bool:
+def is_readable(descriptor: int | wake.Ear | wake.Watch, patience: float = PATIENCE) -> bool:
     return bool(select.select([descriptor], [], [], patience)[0])
 
 
@@ -195,7 +196,7 @@ def test_the_id_of_the_dead_can_be_taken_up_again(
     again = Presence(directory, "peer")
     assert here.is_alive("peer")
     assert here.poke(["peer"]) == []
-    assert is_readable(again)
+    assert is_readable(again.ear)
     again.close()
 
 
@@ -301,7 +302,7 @@ def test_closing_leaves_nothing_of_ones_own_and_can_be_repeated(here: Presence, 
     here.close()
     assert list(directory.iterdir()) == []
     assert repr(here) == "<Presence here closed>"
-    for use in (here.fileno, here.drain, here.beat, lambda: here.poke([]), lambda: here.sweep([])):
+    for use in (lambda: here.ear, here.drain, here.beat, lambda: here.poke([]), lambda: here.sweep([])):
         with pytest.raises(StoreError, match="is closed"):
             use()
 
@@ -311,13 +312,13 @@ def test_closing_leaves_nothing_of_ones_own_and_can_be_repeated(here: Presence, 
 
 def test_a_poke_wakes_a_process_that_sleeps(here: Presence, start: Callable[..., Peer]) -> None:
     peer = start("peer")
-    peer.tell("say('sleeping')", f"say(bool(select.select([presence], [], [], {PATIENCE})[0]))")
+    peer.tell("say('sleeping')", f"say(bool(select.select([presence.ear], [], [], {PATIENCE})[0]))")
     assert peer.hear() == "sleeping"
     assert here.poke(["peer"]) == []
     assert peer.hear() is True
     assert peer.ask("presence.drain()") == b"."
     assert peer.ask("presence.drain()") == b""
-    assert peer.ask("select.select([presence], [], [], 0)[0]") == []
+    assert peer.ask("select.select([presence.ear], [], [], 0)[0]") == []
 
 
 def test_a_poke_says_for_whom_something_was_left(here: Presence, start: Callable[..., Peer]) -> None:
@@ -339,7 +340,7 @@ def test_who_does_not_listen_is_poked_until_it_is_full_and_then_has_been_told(
         assert filled < 2**30
     assert here.poke(["peer"]) == []
     assert peer.drain()
-    assert not is_readable(peer, 0), f"{filled} bytes were not taken in at once"
+    assert not is_readable(peer.ear, 0), f"{filled} bytes were not taken in at once"
     os.close(filling)
     peer.close()
 
@@ -399,7 +400,7 @@ def test_a_death_can_be_waited_for(here: Presence, start: Callable[..., Peer]) -
     os.kill(peer.pid, signal.SIGKILL)
     assert is_readable(watching)
     assert not here.is_alive("peer")
-    os.close(watching)
+    watching.close()
 
 
 def test_there_is_nothing_to_wait_for_where_there_is_no_process_or_no_pidfd(
@@ -444,7 +445,7 @@ def test_a_forked_child_cannot_use_what_its_parent_opened_nor_take_it_away(
     here: Presence, start: Callable[..., Peer]
 ) -> None:
     peer = start("peer")
-    uses = ["fileno()", "drain()", "poke(['here'])", "is_alive('here')", "sweep(['here'])", "beat()"]
+    uses = ["ear", "drain()", "poke(['here'])", "is_alive('here')", "sweep(['here'])", "beat()"]
     peer.tell(
         "child = os.fork()",
         "if child == 0:",

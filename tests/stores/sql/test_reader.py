@@ -27,7 +27,7 @@ from runcue.errors import (
     StoreError,
 )
 from runcue.executors.command.output import stem
-from runcue.stores.presence import posix as presence
+from runcue.stores.presence import presence
 from runcue.stores.sql.records import Records
 from runcue.stores.sql.tables import Tables
 from runcue.stores.sql.units import Units

@@ -17,8 +17,9 @@ from runcue.api.reader import Reader
 from runcue.core.model.record import Spec
 from runcue.core.schedule.plan import Submit
 from runcue.errors import StorageReplaced, StoreError
+from runcue.host.system import files
 from runcue.ports import Outgoing
-from runcue.stores.presence.posix import Turnstile, side_directory
+from runcue.stores.presence.presence import Turnstile, side_directory
 from runcue.stores.sqlite import wal_sync
 from runcue.stores.sqlite.wal_sync import Disk
 from runcue.testing.manual_turns import pending
@@ -88,14 +89,14 @@ class Kernel:
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     telling = Kernel()
     monkeypatch.setattr(os, "open", telling.open)
-    monkeypatch.setattr(wal_sync, "_sync", telling.sync)
+    monkeypatch.setattr(files, "sync", telling.sync)
     return telling
 
 
 @pytest.fixture
 def syncs(monkeypatch: pytest.MonkeyPatch) -> Syncs:
     counting = Syncs()
-    monkeypatch.setattr(wal_sync, "_sync", counting)
+    monkeypatch.setattr(files, "sync", counting)
     return counting
 
 
@@ -258,7 +259,7 @@ async def test_a_commit_that_could_not_be_synced_is_unknown_and_the_log_is_writt
 ) -> None:
     """DK3."""
     written: list[tuple[int, int]] = []
-    pwrite = os.pwrite
+    pwrite = files.write_at
 
     def noted(descriptor: int, data: bytes, place: int) -> int:
         written.append((place, len(data)))
@@ -266,7 +267,7 @@ async def test_a_commit_that_could_not_be_synced_is_unknown_and_the_log_is_writt
             another.execute("BEGIN IMMEDIATE")
         return pwrite(descriptor, data, place)
 
-    monkeypatch.setattr(os, "pwrite", noted)
+    monkeypatch.setattr(files, "write_at", noted)
     monkeypatch.setattr(wal_sync, "CHUNK", 1000)
     async with hand_on(path) as (hand, store):
         await hand.write(pending(1))
@@ -350,7 +351,7 @@ async def test_a_look_is_refused_the_same_way_whatever_the_disk_says(
 
     async with hand_on(path) as (hand, _), hand_on(path) as (_, store):
         await hand.write(pending(1))
-        monkeypatch.setattr(wal_sync, "_sync", full)
+        monkeypatch.setattr(files, "sync", full)
         with pytest.raises(StoreError, match="No space left") as refused:
             await store.get("w1")
         assert type(refused.value) is StoreError, "who waits for events tries again"

@@ -15,7 +15,7 @@ from runcue.api.reader import Reader
 from runcue.core.model.lifecycle import started
 from runcue.core.views.query import Query
 from runcue.errors import StorageBusy, StorageReplaced, StoreError
-from runcue.stores.presence.posix import Turnstile, is_alive, side_directory
+from runcue.stores.presence.presence import Turnstile, is_alive, side_directory
 from runcue.stores.sql import store as sql_store
 from runcue.stores.sql.store import SqlStore
 from runcue.stores.sql.store_thread import LEND_AFTER, StoreThread, Ticket

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import runcue
-from runcue.stores.presence import posix as presence
+from runcue.stores.presence import presence
 from runcue.stores.sqlite import file
 from runcue.stores.sqlite.owner import BESIDE
 

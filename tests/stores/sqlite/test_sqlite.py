@@ -24,7 +24,7 @@ from runcue.core.views.query import Query
 from runcue.engine.bus import Bus
 from runcue.errors import StorageBusy, StorageCorrupt, StorageFull, StorageReplaced, StoreError
 from runcue.ports import Turn
-from runcue.stores.presence.posix import Presence, Turnstile, is_alive, side_directory
+from runcue.stores.presence.presence import Presence, Turnstile, is_alive, side_directory
 from runcue.stores.sql import mailbox, pruning
 from runcue.stores.sql import store as sql_store
 from runcue.stores.sql.store import SqlStore

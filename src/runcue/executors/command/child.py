@@ -13,7 +13,7 @@ from runcue.executors.command.output import Output
 from runcue.executors.process_locks import Mark, holders
 from runcue.host.descriptors import close, guard
 from runcue.host.loops import post_to_loop
-from runcue.host.processes import (
+from runcue.host.posix.processes import (
     HAS_PROC,
     Process,
     process,

@@ -39,7 +39,7 @@ from runcue.executors.process_locks import Jobs
 from runcue.host import shortage
 from runcue.host.descriptors import close, guard
 from runcue.host.loops import hold, later, post_to_loop
-from runcue.host.processes import signal_group, signal_name
+from runcue.host.posix.processes import signal_group, signal_name
 from runcue.ports import Clock, CommandOptions, Entering, Registered
 
 logger = logging.getLogger("runcue")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ import msgspec
 
 from runcue.errors import StoreError, quoted
 from runcue.executors.command.output import stem
+from runcue.host.system import files
 
 ENDINGS: Final = {"stdout": "out", "stderr": "err"}
 
@@ -37,7 +37,7 @@ def read(folder: Path, work_id: str, attempt: int, stream: str, start: int, limi
     """The next piece of a stream, past bytes that are no longer kept; empty when there is no more."""
     path = folder / f"{stem(work_id, attempt)}.{ENDINGS[stream]}"
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        file = files.open_file(path, os.O_RDONLY)
     except FileNotFoundError:
         return Output(b"", start, start, attempt)
     except OSError as error:
@@ -50,23 +50,11 @@ def read(folder: Path, work_id: str, attempt: int, stream: str, start: int, limi
         size = os.fstat(file).st_size
         if start > size:  # the file was emptied or shortened since: all of it is new
             start = 0
-        start = _first_data(file, start)
-        data = os.pread(file, limit, start)
+        start = files.first_data(file, start)
+        data = files.read_at(file, limit, start)
     finally:
         os.close(file)
     return Output(data, start, start + len(data), attempt, max(size, start + len(data)))
-
-
-def _first_data(file: int, start: int) -> int:
-    """The first position from `start` on that is not in a hole."""
-    try:
-        return os.lseek(file, start, os.SEEK_DATA)
-    except AttributeError:  # no holes on this system
-        return start
-    except OSError as error:
-        if error.errno != errno.ENXIO:
-            raise
-        return start
 
 
 def forget(target: str, works: Iterable[tuple[str, int]]) -> None:
@@ -76,4 +64,4 @@ def forget(target: str, works: Iterable[tuple[str, int]]) -> None:
         for work_id, attempts in works:
             for attempt in range(1, attempts + 1):
                 for ending in ENDINGS.values():
-                    (folder / f"{stem(work_id, attempt)}.{ending}").unlink(missing_ok=True)
+                    files.remove(folder / f"{stem(work_id, attempt)}.{ending}")

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 from runcue.core.model.failure import describe
 from runcue.host.descriptors import close, forking, guard
+from runcue.host.interpreter import python_command
 from runcue.host.loops import post_to_loop
-from runcue.host.processes import cause_of_death, end_sessions, ignore_signal, python_command
+from runcue.host.posix.processes import cause_of_death, end_sessions, ignore_signal
 
 if TYPE_CHECKING:
     from runcue.executors.process_locks import Jobs

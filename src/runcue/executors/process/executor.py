@@ -40,8 +40,9 @@ from runcue.executors.process.reporter import forward, pack_call
 from runcue.executors.process.worker import refuse_while_importing
 from runcue.executors.process_locks import REAPER
 from runcue.host.descriptors import guard
+from runcue.host.interpreter import search_path
 from runcue.host.loops import hold
-from runcue.host.processes import cause_of_death, search_path
+from runcue.host.posix.processes import cause_of_death
 from runcue.host.shortage import NO_ROOM, no_room
 
 if TYPE_CHECKING:

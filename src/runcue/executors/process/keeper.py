@@ -38,7 +38,7 @@ from runcue.executors.process.protocol import (
     STOP,
 )
 from runcue.executors.process.worker import be_worker
-from runcue.host.processes import (
+from runcue.host.posix.processes import (
     PR_SET_CHILD_SUBREAPER,
     children_of,
     ignore_signal,

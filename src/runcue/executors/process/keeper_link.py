@@ -25,8 +25,9 @@ from runcue.core.model.failure import describe
 from runcue.executors.process.protocol import ORDER, REPORT
 from runcue.executors.process_locks import Jobs
 from runcue.host.descriptors import close, guard
+from runcue.host.interpreter import python_command
 from runcue.host.loops import later, post_to_loop
-from runcue.host.processes import cause_of_death, end_sessions, python_command
+from runcue.host.posix.processes import cause_of_death, end_sessions
 
 Sockets = set[socket.socket]
 

@@ -38,7 +38,7 @@ from runcue.executors.process.protocol import (
 )
 from runcue.executors.process.reporter import Reporter, pool_work
 from runcue.host.descriptors import guard
-from runcue.host.processes import PR_SET_PDEATHSIG, ignore_signal, prctl
+from runcue.host.posix.processes import PR_SET_PDEATHSIG, ignore_signal, prctl
 
 SMALL = 64 * 1024
 """Bytes up to which a frame is sent in one piece."""

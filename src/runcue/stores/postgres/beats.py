@@ -1,6 +1,6 @@
 """Signs of life and wake-ups between machines, by a thread with a connection of its own.
 
-Processes of one host find each other by the files of presence/posix.py, and never take a living one for dead. This
+Processes of one host find each other by the files of presence/presence.py, and never take a living one for dead. This
 module is for processes of different hosts. Rules:
 - Every worker gives a sign of life three times a lease, from this thread and with its turns.
 - A worker elsewhere is lost when its sign has not changed for a whole lease, by the clock of the host that looks, and
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
+import socket
 import time
 from collections.abc import Callable, Collection
 from typing import Any, Final
@@ -21,6 +21,7 @@ from typing import Any, Final
 from runcue.errors import StoreError
 from runcue.host.loops import post_to_loop
 from runcue.host.shortage import start_thread
+from runcue.host.system import wake
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import Link, translate
 from runcue.stores.postgres.statements import BEAT, SEEN
@@ -90,17 +91,17 @@ class Beats:
         self._pid = os.getpid()
         self._is_closed = False
         try:
-            self._waking, self._waker = os.pipe()
+            self._waking, self._waker = socket.socketpair()  # a pipe could not be waited for everywhere
         except OSError as error:
             raise translate(error, address) from error
         for end in (self._waking, self._waker):
-            os.set_blocking(end, False)
+            end.setblocking(False)
         self.are_others_elsewhere = False
         """Whether there are workers that only NOTIFY can reach."""
         try:
             self._thread = start_thread(self._work, "runcue-beats")
         except StoreError:
-            self._close_pipe()
+            self._close_pair()
             raise
 
     def close(self) -> None:
@@ -108,14 +109,14 @@ class Beats:
         if self._pid != os.getpid() or self._is_closed:
             return
         self._is_closed = True
-        os.write(self._waker, b".")
+        self._waker.send(b".")
         self._thread.join(CLOSING)
         if not self._thread.is_alive():
-            self._close_pipe()
+            self._close_pair()
 
-    def _close_pipe(self) -> None:
-        os.close(self._waking)
-        os.close(self._waker)
+    def _close_pair(self) -> None:
+        self._waking.close()
+        self._waker.close()
 
     def _work(self) -> None:
         """Give signs of life on one connection after the other, whatever happens."""
@@ -126,7 +127,7 @@ class Beats:
                 pause = FIRST_PAUSE
             except Exception as error:  # noqa: BLE001 (who gives no sign of life passes for dead, whatever it is)
                 self._trouble("signs of life cannot be given", translate(error, self._address))
-                _readable(pause, self._waking)
+                wake.readable(pause, self._waking.fileno())
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     def _live(self) -> None:
@@ -151,7 +152,8 @@ class Beats:
             link.close()
 
     def _listen(self, link: Link, seconds: float) -> None:
-        if link.raw.fileno() not in _readable(max(0.0, seconds), self._waking, link.raw.fileno()):
+        line = link.raw.fileno()
+        if line not in wake.readable(max(0.0, seconds), self._waking.fileno(), line):
             return
         with link.timed(PATIENCE):
             heard = [note.payload.split(" ") for note in link.raw.notifies(timeout=0)]
@@ -170,11 +172,3 @@ class Beats:
         self.are_others_elsewhere = bool(rows)
         for worker in signs.look(dict(rows), time.monotonic()):
             post_to_loop(self._loop, self._lost, worker)
-
-
-def _readable(seconds: float, *descriptors: int) -> list[int]:
-    """Wait until one of these can be read, whatever its number."""
-    waiting = select.poll()
-    for descriptor in descriptors:
-        waiting.register(descriptor, select.POLLIN)
-    return [descriptor for descriptor, _ in waiting.poll(seconds * 1000)]

@@ -14,7 +14,7 @@ import math
 import time
 from typing import Final
 
-from runcue.stores.presence.posix import boottime
+from runcue.stores.presence.presence import boottime
 
 JUMP: Final = 1.0
 """Seconds by which two clocks may differ before one of them must have jumped."""

@@ -19,7 +19,7 @@ from runcue.stores.postgres import statements
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.link import cause_of, is_gone, is_passing, replaced, translate_use, unknown
 from runcue.stores.postgres.transaction import ASKING, PASSED_FOR_DEAD, PostgresTransaction
-from runcue.stores.presence import posix as presence
+from runcue.stores.presence import presence
 from runcue.stores.sql import wire
 from runcue.stores.sql.columns import COLUMNS
 from runcue.stores.sql.connection import Row

@@ -12,7 +12,6 @@ Rules:
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -284,7 +283,7 @@ class Link:
         """Cut the connection, from any thread: the thread that uses it gets an error, and closes it."""
         with self._closing:  # else its descriptor might be somebody else's by now
             try:
-                with socket.socket(fileno=os.dup(self.raw.fileno())) as line:
+                with socket.socket(fileno=socket.dup(self.raw.fileno())) as line:
                     line.shutdown(socket.SHUT_RDWR)
             except (OSError, psycopg.Error):  # it is cut already
                 return

@@ -8,13 +8,14 @@ import tempfile
 from pathlib import Path
 
 from runcue.errors import StorageInsecure
-from runcue.stores.presence import posix as presence
+from runcue.host.system import files
+from runcue.stores.presence import presence
 from runcue.stores.sqlite import owner
 
 
 def place_of(identity: str) -> str:
     """Where on this host the files are that belong to a queue elsewhere: the same for every process of a user."""
-    folder = Path(tempfile.gettempdir()) / f"runcue-{os.getuid()}"
+    folder = Path(tempfile.gettempdir()) / f"runcue-{files.user()}"
     return str(folder / hashlib.sha256(identity.encode()).hexdigest()[:16])
 
 

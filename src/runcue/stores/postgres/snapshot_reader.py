@@ -24,7 +24,7 @@ from runcue.stores.postgres.link import ONE_MOMENT, Link, cause_of, is_gone, tra
 from runcue.stores.postgres.place import boot_of, check_place, place_of
 from runcue.stores.postgres.statements import POSTGRES
 from runcue.stores.postgres.texts import escaped
-from runcue.stores.presence import posix as presence
+from runcue.stores.presence import presence
 from runcue.stores.sql import health, jobs_view
 from runcue.stores.sql.snapshot_reader import Life, life_here
 from runcue.stores.sql.tables import Tables

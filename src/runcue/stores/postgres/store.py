@@ -33,7 +33,7 @@ from runcue.stores.postgres.link import (
 )
 from runcue.stores.postgres.place import boot_of, make_place, place_of
 from runcue.stores.postgres.transaction import PostgresTransaction
-from runcue.stores.presence import posix as presence
+from runcue.stores.presence import presence
 from runcue.stores.presence.peer_monitor import Trouble
 from runcue.stores.sql.database import StoreOptions, poke_here, sweep_unknown
 from runcue.stores.sql.store import SqlStore

@@ -38,7 +38,7 @@ from runcue.stores.postgres.link import (
     translate_use,
     unknown,
 )
-from runcue.stores.presence import posix as presence
+from runcue.stores.presence import presence
 from runcue.stores.presence.peer_monitor import Trouble
 from runcue.stores.sql import states
 from runcue.stores.sql.connection import Connection, Row

@@ -1,8 +1,9 @@
 """Receives wake-ups from the other processes on a queue, and notices their death.
 
 Rules:
-- Only its lock shows whether a process lives (posix.py). A pidfd reports the end of a process, as a hint to check its
-  lock at once. Besides, locks are checked twice a second; with a pidfd, every 1.5 s.
+- Only its lock shows whether a process lives (presence.py). The system reports the end of a process that is watched
+  (by a pidfd, or a handle), as a hint to check its lock at once. Besides, locks are checked twice a second; those of
+  watched processes every 1.5 s.
 - A dead worker is reported only when nothing that it had begun runs any more. Ending that may take a while, so it
   happens in a thread of its own (on virtual time on the loop itself).
 - While this process waits for a turn or has one, wake-ups are ignored: the turn reads everything anyway.
@@ -21,16 +22,17 @@ from contextlib import contextmanager
 from runcue.errors import StoreError
 from runcue.host.loops import post_to_loop
 from runcue.host.shortage import start_thread
-from runcue.stores.presence.posix import URGENT, Presence
+from runcue.host.system import wake
+from runcue.stores.presence.presence import URGENT, Presence
 
 logger = logging.getLogger("runcue")
 
 LOOK_AROUND = 0.5
 """Seconds between two checks of the other processes."""
 ASKED = 3
-"""A process that a pidfd watches has its lock checked once in so many checks."""
+"""A process that is watched has its lock checked once in so many checks."""
 MANY = 4096
-"""With so many pokes at once the FIFO may have been full, and an urgent one lost."""
+"""With so many pokes at once there may have been no room for more, and an urgent one lost."""
 TROUBLE_EVERY = 60.0
 
 EndLeftovers = Callable[[str], bool]
@@ -75,7 +77,8 @@ class PeerMonitor:
         self._timer: asyncio.TimerHandle | None = None
         self._turn_at = 0.0
         self._looks = 0
-        self._watches: dict[str, int | None] = {}  # worker → a descriptor of its process, where there is one
+        self._watches: dict[str, wake.Watch | None] = {}
+        """For each worker the watch over its process, if there is one."""
         self._ending: set[str] = set()
         self._is_listening = False
         self._is_deaf = False
@@ -92,7 +95,7 @@ class PeerMonitor:
     def unheard(self) -> Iterator[None]:
         """Ignore wake-ups while a turn is taken, which reads everything."""
         if self._is_listening and not self._is_closed:
-            self._loop.remove_reader(self._presence.fileno())
+            self._presence.ear.detach(self._loop)
         try:
             yield
         finally:
@@ -101,7 +104,7 @@ class PeerMonitor:
     def _hear(self) -> None:
         if self._is_listening and not self._is_closed and not self._loop.is_closed():
             try:
-                self._loop.add_reader(self._presence.fileno(), self._poked)
+                self._presence.ear.attach(self._loop, self._poked)
                 self._is_deaf = False
             except OSError as error:  # `meet` tries again; until then the regular checks have to do
                 self._is_deaf = True
@@ -128,7 +131,7 @@ class PeerMonitor:
         if self._timer is not None:
             self._timer.cancel()
         if not self._loop.is_closed():
-            self._loop.remove_reader(self._presence.fileno())
+            self._presence.ear.detach(self._loop)
         for worker in list(self._watches):
             self._unwatch(worker)
 
@@ -160,10 +163,10 @@ class PeerMonitor:
             watch = self._watches[worker] = None if pid == os.getpid() else self._presence.watch(pid)
             if watch is not None:
                 try:
-                    self._loop.add_reader(watch, self._hinted, worker)
+                    watch.attach(self._loop, self._hinted, worker)
                 except OSError:  # no room for it: the regular check notices it a little later
                     self._watches[worker] = None
-                    os.close(watch)
+                    watch.close()
 
     def _hinted(self, worker: str) -> None:
         """The process that had the pid of that worker has ended."""
@@ -174,9 +177,7 @@ class PeerMonitor:
     def _unwatch(self, worker: str) -> None:
         watch = self._watches.pop(worker)
         if watch is not None:
-            if not self._loop.is_closed():
-                self._loop.remove_reader(watch)
-            os.close(watch)
+            watch.close()
 
     def _ask(self, worker: str) -> None:
         try:

@@ -10,7 +10,7 @@ from runcue.core.schedule.plan import Plan
 from runcue.errors import StoreError
 from runcue.host.loops import post_to_loop
 from runcue.stores.presence.peer_monitor import Trouble
-from runcue.stores.presence.posix import Presence
+from runcue.stores.presence.presence import Presence
 from runcue.stores.sql.store_thread import StoreThread
 
 EVERY = 0.02

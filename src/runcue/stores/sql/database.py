@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -15,8 +14,9 @@ import msgspec
 from runcue.core.model.state import Head
 from runcue.core.schedule.plan import Plan
 from runcue.errors import StoreError
+from runcue.host.system import processes
 from runcue.ports import Clock, Outgoing, Received
-from runcue.stores.presence import posix as presence
+from runcue.stores.presence import presence
 from runcue.stores.presence.peer_monitor import EndLeftovers, Trouble
 from runcue.stores.presence.wakeups import sweep
 from runcue.stores.sql.mailbox import Letter
@@ -36,7 +36,7 @@ def crashpoint(name: str) -> None:
         wanted, _, number = CRASH_AT.partition(":")
         _passed[name] += 1
         if wanted == name and _passed[name] == int(number or 1):
-            os.kill(os.getpid(), signal.SIGKILL)
+            processes.end_self()
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):

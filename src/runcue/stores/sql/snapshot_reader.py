@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from runcue.core.model.state import Head, Worker
 from runcue.errors import StoreError
-from runcue.stores.presence import posix as presence
+from runcue.stores.presence import presence
 from runcue.stores.sql.tables import Tables
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from runcue.errors import ForkedConnection, StoreError, quoted
 from runcue.host.loops import post_to_loop, within
 from runcue.host.shortage import no_memory
 from runcue.ports import Decide, Outgoing, Received, Takeover
-from runcue.stores.presence import posix as presence
+from runcue.stores.presence import presence
 from runcue.stores.presence.peer_monitor import PeerMonitor
 from runcue.stores.presence.wakeup_debounce import WakeupDebounce
 from runcue.stores.presence.wakeups import Wakeups, sweep

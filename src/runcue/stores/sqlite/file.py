@@ -16,7 +16,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 import stat
 import threading
 import time
@@ -38,6 +37,7 @@ from runcue.errors import (
     quoted,
 )
 from runcue.host.shortage import no_files, no_memory
+from runcue.host.system import files
 from runcue.stores.sqlite.fork_guard import check_inherited, connect
 from runcue.stores.sqlite.owner import accept_any, check_queue
 from runcue.stores.sqlite.schema import (
@@ -77,7 +77,8 @@ KINDS: Final = {
 }
 SHARED_FILE_SYSTEMS: Final = frozenset({
     "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "fuse", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs",
-    "nfs", "nfs4", "ocfs2", "orangefs", "prl_fs", "smb2", "smb3", "smbfs", "vboxsf", "virtiofs", "vmhgfs",
+    "network drive", "nfs", "nfs4", "ocfs2", "orangefs", "prl_fs", "smb2", "smb3", "smbfs", "vboxsf",
+    "virtiofs", "vmhgfs",
 })  # fmt: skip
 """File systems on which locks or shared memory work on one machine at most."""
 
@@ -104,7 +105,7 @@ def open_file(
     try:
         real = _resolved(path)
         check_inherited(real)
-        _check_place(real, probe or file_system)
+        _check_place(real, probe or files.file_system)
         check_owner(path, real)
         check_pair(real)
         with _opening:  # one thread at a time: _create closes the new file
@@ -196,29 +197,6 @@ def _check_place(path: str, probe: Callable[[str], str | None]) -> None:
         )
 
 
-def file_system(path: str) -> str | None:
-    """The type of the file system that a path is on, or None where that cannot be told."""
-    try:
-        table = Path("/proc/self/mountinfo").read_bytes()
-    except OSError:
-        return None
-    return _mounted(table, os.fsencode(path))
-
-
-def _mounted(table: bytes, path: bytes) -> str | None:
-    """The type of the innermost mount that a path is in (proc(5): the types come after a lone dash)."""
-    found, depth = None, -1
-    for line in table.splitlines():
-        place, dash, kind = line.partition(b" - ")
-        fields = place.split(b" ")
-        if not dash or len(fields) < 5:
-            continue
-        point = re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), fields[4]).rstrip(b"/")
-        if len(point) >= depth and (path == point or path.startswith(point + b"/")):
-            found, depth = kind.partition(b" ")[0].decode(errors="replace"), len(point)
-    return found
-
-
 def _size_of(path: str) -> int:
     """The size of a file, 0 when there is none; refuses what is no plain file."""
     log = bytes_in(f"{path}-wal")
@@ -263,11 +241,11 @@ def _create(path: str) -> None:
     if not Path(path).exists():
         _size_of(path)
         try:
-            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            descriptor = files.open_file(path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
         except FileExistsError:
             return  # another process was faster
         try:
-            os.fchmod(descriptor, 0o600)  # whatever the umask takes away
+            files.make_private(descriptor)  # whatever the umask takes away
         finally:
             os.close(descriptor)
 

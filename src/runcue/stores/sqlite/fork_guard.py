@@ -8,13 +8,12 @@ deletes the log that the child writes, and what the child accepted is lost. Noth
 from __future__ import annotations
 
 import os
-import sys
 from weakref import WeakKeyDictionary
 
 import apsw
 
 from runcue.errors import ForkedConnection
-from runcue.host.descriptors import forking
+from runcue.host.descriptors import at_fork, forking
 from runcue.stores.sqlite.schema import shown
 
 _open: WeakKeyDictionary[Connection, tuple[int, int]] = WeakKeyDictionary()
@@ -59,5 +58,4 @@ def _inherit() -> None:
     _open.clear()
 
 
-if sys.platform != "win32":  # where nobody forks
-    os.register_at_fork(after_in_child=_inherit)
+at_fork(after_in_child=_inherit)

@@ -18,18 +18,16 @@ from pathlib import Path
 from typing import Final
 
 from runcue.errors import StorageInsecure
+from runcue.host.system import files
 from runcue.stores.sqlite.schema import shown
 
 BESIDE: Final = ("-wal", "-shm", "-journal", ".runcue", ".files")
 """What lies beside the file of a queue, by the end of its name."""
-OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
-OPEN_TO_ALL: Final = stat.S_ISVTX | stat.S_IWOTH
-"""The mode of a folder in which everybody may create files, and remove his own."""
 
 
 def is_trusted(user: int) -> bool:
     """Whether that user may decide what this process runs: its own user, and root."""
-    return user in {os.geteuid(), 0}
+    return user in {files.user(), 0}
 
 
 def check_queue(path: str, real: str) -> None:
@@ -54,7 +52,7 @@ def check_found(name: str, found: os.stat_result) -> None:
     if not is_trusted(found.st_uid):
         raise belongs_to_another(name, found.st_uid)
     mode = stat.S_IMODE(found.st_mode)
-    if mode & OTHERS_WRITE and not stat.S_ISLNK(found.st_mode):  # the mode of a link says nothing
+    if mode & files.OTHERS_WRITE and not stat.S_ISLNK(found.st_mode):  # the mode of a link says nothing
         raise StorageInsecure(
             f"Other users may write to {shown(name)} (mode {mode:04o}), and could make you run anything. Take that "
             "right away (chmod go-w) once you know what is in it.",
@@ -66,7 +64,7 @@ def belongs_to_another(name: str, user: int) -> StorageInsecure:
     """The error of a file or folder of another user."""
     return StorageInsecure(
         f"{shown(name)} belongs to user {user}, who could make you run anything; this process runs as user "
-        f"{os.geteuid()}. Run all processes of a queue as one user, or choose another place for it.",
+        f"{files.user()}. Run all processes of a queue as one user, or choose another place for it.",
         name,
     )
 
@@ -80,5 +78,5 @@ def _check_link(path: str) -> None:
         folder = Path(path).absolute().parent.stat()
     except (OSError, ValueError):  # opening it says what is wrong
         return
-    if folder.st_mode & OPEN_TO_ALL == OPEN_TO_ALL and folder.st_uid != found.st_uid:
+    if folder.st_mode & files.OPEN_TO_ALL == files.OPEN_TO_ALL and folder.st_uid != found.st_uid:
         raise belongs_to_another(path, found.st_uid)

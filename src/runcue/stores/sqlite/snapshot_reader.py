@@ -22,7 +22,7 @@ import msgspec
 
 from runcue.core.model.state import Head, Worker
 from runcue.errors import StorageBusy, StorageReplaced, StoreError, quoted
-from runcue.stores.presence import posix as presence
+from runcue.stores.presence import presence
 from runcue.stores.sql import health, jobs_view
 from runcue.stores.sql.snapshot_reader import Life, life_here
 from runcue.stores.sql.tables import Tables

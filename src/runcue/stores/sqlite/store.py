@@ -16,7 +16,7 @@ import apsw
 
 from runcue.errors import StorageReplaced
 from runcue.ports import Clock, Outgoing, Received
-from runcue.stores.presence import posix as presence
+from runcue.stores.presence import presence
 from runcue.stores.presence.peer_monitor import Trouble
 from runcue.stores.sql.database import StoreOptions, poke_here, sweep_unknown
 from runcue.stores.sql.store import SqlStore

@@ -20,7 +20,7 @@ from runcue.core.schedule.plan import Plan
 from runcue.errors import StorageBusy, StoreError
 from runcue.ports import Clock, Outgoing, Received
 from runcue.stores.presence.peer_monitor import Trouble
-from runcue.stores.presence.posix import Presence, Turnstile
+from runcue.stores.presence.presence import Presence, Turnstile
 from runcue.stores.sql.connection import Connection, Row, rows_of
 from runcue.stores.sql.database import StoreOptions, commit_exchange, crashpoint
 from runcue.stores.sql.pruning import forget_files

@@ -12,7 +12,8 @@ import os
 from pathlib import Path
 
 from runcue.errors import StorageReplaced
-from runcue.stores.presence.posix import side_directory
+from runcue.host.system import files
+from runcue.stores.presence.presence import side_directory
 from runcue.stores.sqlite.schema import shown
 
 NOTE = "pair"
@@ -25,11 +26,9 @@ def note_pair(path: str) -> None:
     note = side_directory(path) / NOTE
     if pair != _noted(note):
         text = " ".join(f"{device} {inode}" for device, inode in pair)
-        descriptor = os.open(
-            note, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-        )
+        descriptor = files.open_file(note, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
-            os.fchmod(descriptor, 0o600)
+            files.make_private(descriptor)
             os.write(descriptor, text.encode("ascii"))  # a torn note is ignored
         finally:
             os.close(descriptor)

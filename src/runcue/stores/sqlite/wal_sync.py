@@ -17,17 +17,14 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable
 from typing import Final
 
 from runcue.errors import StoreError
+from runcue.host.system import files
 from runcue.stores.sqlite.file import replaced
 from runcue.stores.sqlite.schema import shown
 
 CHUNK: Final = 1024 * 1024
-FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
-
-_sync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
 class Disk:
@@ -49,7 +46,7 @@ class Disk:
     def open(self) -> int:
         """The descriptor of the log. It is the same file as long as any process has the queue open."""
         if self._descriptor is None:
-            self._descriptor = os.open(f"{self._path}-wal", os.O_RDONLY | FLAGS)
+            self._descriptor = files.open_to_sync(f"{self._path}-wal")
         return self._descriptor
 
     def close(self) -> None:
@@ -70,7 +67,7 @@ class Disk:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             descriptor = self.open()
             try:
-                _sync(descriptor)
+                files.sync(descriptor)
             except OSError:
                 self.has_failed = True
                 raise
@@ -80,14 +77,14 @@ class Disk:
     def write_anew(self) -> None:
         """Rewrite the log as it is, and sync it. Only while this process holds the file's lock."""
         with self._lock:
-            descriptor = os.open(f"{self._path}-wal", os.O_RDWR | FLAGS)
+            descriptor = files.open_file(f"{self._path}-wal", os.O_RDWR)
             try:
                 if not os.path.sameopenfile(descriptor, self.open()):
                     raise replaced(self._path)
                 place = 0
-                while data := os.pread(descriptor, CHUNK, place):
-                    place += os.pwrite(descriptor, data, place)
-                _sync(descriptor)
+                while data := files.read_at(descriptor, CHUNK, place):
+                    place += files.write_at(descriptor, data, place)
+                files.sync(descriptor)
             except BaseException:
                 os.close(descriptor)
                 raise

@@ -28,7 +28,7 @@ from runcue.core.model.record import HISTORY_KEPT, WorkState
 from runcue.core.model.state import Head, Worker
 from runcue.core.schedule.line import READY, index_key_of, index_key_parts
 from runcue.errors import StorageCorrupt, listed
-from runcue.stores.presence import posix as presence
+from runcue.stores.presence import presence
 from runcue.stores.sql import codec, journal, statements, states, wire
 
 Row = tuple[Any, ...]

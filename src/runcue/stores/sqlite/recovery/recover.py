@@ -25,7 +25,8 @@ import msgspec
 
 from runcue.errors import StorageBusy, StorageCorrupt, StoreError
 from runcue.host.address import advice, is_address, plain
-from runcue.stores.presence import posix as presence
+from runcue.host.system import files
+from runcue.stores.presence import presence
 from runcue.stores.sqlite.file import MAGIC, bytes_in, open_file, translate
 from runcue.stores.sqlite.owner import check_queue
 from runcue.stores.sqlite.recovery.copy import Copy, Shape, shapes
@@ -295,12 +296,12 @@ def _exchange(path: str, image: _Image) -> str:
     if _stamp(path) != image.stamp:
         raise StorageBusy(f"{shown(path)} was changed meanwhile. Close what uses it, and try again.", path)
     if image.merged:
-        Path(image.merged).replace(path)  # from here on the log says nothing that is not in the file
+        files.replace(image.merged, path)  # from here on the log says nothing that is not in the file
         _sync(folder)
     for suffix in BESIDE:
         Path(path + suffix).unlink(missing_ok=True)
     _sync(folder)
-    Path(image.scratch).replace(path)
+    files.replace(image.scratch, path)
     _sync(folder)
     return kept_as
 
@@ -325,9 +326,9 @@ def _keep(path: str, name: str) -> None:
 
 
 def _copy(path: str, name: str) -> None:
-    descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    descriptor = files.open_file(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
     with os.fdopen(descriptor, "wb") as target:
-        os.fchmod(descriptor, 0o600)
+        files.make_private(descriptor)
         pages = Pages(path)
         try:
             while data := pages.read(target.tell(), SOME):
@@ -337,11 +338,7 @@ def _copy(path: str, name: str) -> None:
 
 
 def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    files.sync_path(path)
 
 
 def _remove(path: str) -> None:

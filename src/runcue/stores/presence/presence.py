@@ -15,11 +15,9 @@ Beside the file of a queue lies the directory `<file>.runcue` (0700), with files
 from __future__ import annotations
 
 import errno
-import functools
 import os
 import re
 import secrets
-import signal
 import stat
 import threading
 import time
@@ -29,27 +27,20 @@ from pathlib import Path
 
 from runcue.errors import ForkedConnection, StorageBusy, StorageFull, StorageReplaced, StoreError, quoted
 from runcue.host.descriptors import close, forking, guard
-from runcue.host.posix import need_posix
 from runcue.host.shortage import no_files, start_thread
+from runcue.host.system import clock, files, wake
 from runcue.stores.sqlite.owner import belongs_to_another, check_found, is_trusted
-
-try:
-    import fcntl
-except ImportError:
-    need_posix("A queue in a file or in PostgreSQL")
-    raise
 
 FIRST_PAUSE = 0.0002
 LONGEST_PAUSE = 0.02
 DIRECTORY_PATIENCE = 3.0
 KEPT_WAKES = 64
-NEWS, URGENT = b".", b"!"
-"""What a poke says: that something changed, or that something was left for the process that it wakes."""
-WAKE_SIZE = 65_536  # what waits in a FIFO on most systems
+NEWS, URGENT = wake.NEWS, wake.URGENT
 
 WORKER_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 """The form of a worker's id, which becomes the name of files."""
-_SUFFIXES = (".wake", ".lock", ".new")
+boot_id, boottime, host_name = clock.boot_id, clock.boottime, clock.host_name
+_SUFFIXES = (wake.SUFFIX, ".lock", ".new")
 
 
 # --- Facts about this process and host ------------------------------------------------------------
@@ -66,32 +57,16 @@ def new_worker_id() -> str:
     return f"{os.getpid()}-{secrets.token_hex(8)}"
 
 
-@functools.cache
-def boot_id() -> str:
-    """The name of this boot of the machine, or a constant where the system has none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return "unknown"
-
-
-def host_name() -> str:
-    """The name of this host, as people know it."""
-    return os.uname().nodename or "localhost"
-
-
-boottime: Callable[[], float] = time.monotonic
-"""Seconds on a clock that cannot be set and that all processes of this host share."""
-if hasattr(time, "CLOCK_BOOTTIME"):
-    boottime = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-
-
 # --- Files, opened for this process alone ----------------------------------------------------------
 
 
 def _open(path: str | Path, flags: int) -> int:
+    return _trusted(path, lambda: files.open_file(path, flags))
+
+
+def _trusted(path: str | Path, opened: Callable[[], int]) -> int:
     with forking:
-        descriptor = guard(os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600))
+        descriptor = guard(opened())
     found = os.fstat(descriptor)
     if not is_trusted(found.st_uid):
         close(descriptor)
@@ -103,7 +78,7 @@ def _make(path: Path, flags: int) -> int:
     """Open a file that is ours alone, whatever the umask."""
     descriptor = _open(path, flags | os.O_RDWR | os.O_CREAT)
     try:
-        os.fchmod(descriptor, 0o600)
+        files.make_private(descriptor)
     except OSError:
         close(descriptor)
         raise
@@ -138,7 +113,7 @@ def make_directory(path: Path) -> None:
     if not stat.S_ISDIR(found.st_mode):
         name = quoted(str(path))
         raise StoreError(f"{name} is not a directory. Move it away: this queue needs the name.", str(path))
-    if found.st_uid != os.geteuid():
+    if found.st_uid != files.user():
         raise belongs_to_another(str(path), found.st_uid)
     check_found(str(path), found)
 
@@ -147,11 +122,9 @@ def _take(descriptor: int, timeout: float) -> bool:
     deadline = time.monotonic() + timeout
     pause = FIRST_PAUSE
     while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if files.try_lock(descriptor):
             return True
-        except BlockingIOError:
-            left = deadline - time.monotonic()
+        left = deadline - time.monotonic()
         if left <= 0:
             return False
         time.sleep(min(pause, left))
@@ -161,14 +134,14 @@ def _take(descriptor: int, timeout: float) -> bool:
 @contextmanager
 def _directory_lock(directory: Path, patience: float) -> Iterator[bool]:
     """Hold the lock under which files of workers are made and removed; False when others hold it for too long."""
-    descriptor = _open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = _trusted(directory, lambda: files.open_door(directory))
     try:
         is_ours = _take(descriptor, patience)
         try:
             yield is_ours
         finally:
             if is_ours:
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
+                files.unlock(descriptor)
     finally:
         close(descriptor)
 
@@ -180,12 +153,9 @@ def _is_held(path: str) -> bool | None:
     except FileNotFoundError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return files.is_locked(descriptor)
     finally:
         close(descriptor)
-    return False
 
 
 def is_alive(directory: Path, worker_id: str) -> bool:
@@ -261,7 +231,7 @@ class Turnstile:
 
     def _wait(self) -> None:
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            files.lock(self._descriptor)
         finally:
             with self._guard:
                 self._is_waiting = False
@@ -272,7 +242,7 @@ class Turnstile:
     def release(self) -> None:
         """Let the next process through."""
         _check_open(self._is_open, self._pid, self._path)
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        files.unlock(self._descriptor)
 
     def close(self) -> None:
         """Close the file, and with it the turn; the file stays for the others. From any thread."""
@@ -304,12 +274,12 @@ class Presence:
         self.directory = directory
         self.worker_id = worker_id
         self._path = directory / f"{worker_id}.lock"
-        self._wake_path = directory / f"{worker_id}.wake"
         self._pid = os.getpid()
         self._is_open = False
         self._guard = threading.Lock()  # the heart's thread, the store's and the loop's all come here
-        self._lock = self._wake = -1
-        self._wakes: dict[str, int] = {}  # peer → its FIFO, the longest unused first
+        self._lock = -1
+        self._ear: wake.Ear | None = None
+        self._mouths: dict[str, wake.Mouth] = {}  # peer → what it hears, the longest unused first
         try:
             self._make_files()
         except OSError as error:
@@ -334,15 +304,12 @@ class Presence:
             if _is_held(str(self._path)):
                 message = f"Worker {quoted(self.worker_id)} is at work already. Give every worker its own id."
                 raise StoreError(message, str(self._path))
-            new.unlink(missing_ok=True)
-            self._wake_path.unlink(missing_ok=True)
+            files.remove(new)
             self._lock = _make(new, os.O_EXCL)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            files.lock(self._lock)
             self._touch()
-            new.rename(self._path)
-            os.mkfifo(self._wake_path, 0o600)
-            self._wake_path.chmod(0o600)
-            self._wake = _open(self._wake_path, os.O_RDWR)
+            files.replace(new, self._path)
+            self._ear = wake.Ear(self.directory, self.worker_id, _open)
             self._is_open = True
 
     @property
@@ -359,18 +326,16 @@ class Presence:
             return False
         return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
 
-    def fileno(self) -> int:
-        """The descriptor that becomes readable when a peer pokes us."""
+    @property
+    def ear(self) -> wake.Ear:
+        """Where the pokes of peers arrive."""
         _check_open(self._is_open, self._pid, self._path)
-        return self._wake
+        assert self._ear is not None
+        return self._ear
 
     def drain(self) -> bytes:
         """Read all pokes so far: their bytes, none when there was no poke."""
-        _check_open(self._is_open, self._pid, self._path)
-        try:  # what is left after that makes the descriptor readable again
-            return os.read(self._wake, WAKE_SIZE)
-        except BlockingIOError:
-            return b""
+        return self.ear.drain()
 
     def poke(self, worker_ids: Iterable[str], urgent: Container[str] = ()) -> list[str]:
         """Wake these workers; those in `urgent` learn that something was left for them.
@@ -380,7 +345,7 @@ class Presence:
         """
         _check_open(self._is_open, self._pid, self._path)
         gone, troubles = [], []
-        with self._guard, _no_sigpipe():
+        with self._guard, wake.saying():
             for one in worker_ids:
                 try:
                     if one != self.worker_id and not self._poke(one, URGENT if one in urgent else NEWS):
@@ -392,27 +357,26 @@ class Presence:
         return gone
 
     def _poke(self, worker_id: str, word: bytes) -> bool:
-        kept = self._wakes.pop(worker_id, None)
+        kept = self._mouths.pop(worker_id, None)
         if kept is not None:
-            if _told(kept, word):
-                self._wakes[worker_id] = kept
+            if kept.say(word):
+                self._mouths[worker_id] = kept
                 return True
-            close(kept)  # gone, or its files were made anew
+            kept.close()  # gone, or its files were made anew
         if WORKER_ID.fullmatch(worker_id) is None:
             return False
-        path = f"{self.directory}/{worker_id}.wake"
         try:
-            opened = _open(path, os.O_WRONLY)
+            opened = wake.Mouth(self.directory, worker_id, _open)
         except OSError as error:
-            if error.errno in {errno.ENXIO, errno.ENOENT}:
+            if wake.is_deaf(error):
                 return False
-            raise _failure("write to", path, error) from error
-        if not _told(opened, word):
-            close(opened)
+            raise _failure("write to", f"{self.directory}/{worker_id}{wake.SUFFIX}", error) from error
+        if not opened.say(word):
+            opened.close()
             return False
-        self._wakes[worker_id] = opened
-        if len(self._wakes) > KEPT_WAKES:
-            close(self._wakes.pop(next(iter(self._wakes))))
+        self._mouths[worker_id] = opened
+        if len(self._mouths) > KEPT_WAKES:
+            self._mouths.pop(next(iter(self._mouths))).close()
         return True
 
     def is_alive(self, worker_id: str) -> bool:
@@ -428,18 +392,12 @@ class Presence:
             raise StorageReplaced(message, str(self._path))
         return False
 
-    def watch(self, pid: int) -> int | None:
-        """A descriptor that becomes readable when that process ends, to be closed by the caller.
+    def watch(self, pid: int) -> wake.Watch | None:
+        """Watch the end of that process, until the caller closes it; None where that cannot be done.
 
-        It is a hint: open it, then ask `is_alive`. If that says yes, the pid was still the worker's own.
+        It is a hint: begin, then ask `is_alive`. If that says yes, the pid was still the worker's own.
         """
-        open_pidfd: Callable[[int], int] | None = getattr(os, "pidfd_open", None)
-        if open_pidfd is None:
-            return None
-        try:
-            return open_pidfd(pid)
-        except OSError:  # ended, not of this kernel, or no descriptors left: the lock tells it a little later
-            return None
+        return wake.watch(pid)
 
     def sweep(self, dead_ids: Iterable[str]) -> list[str]:
         """Remove the files of the dead among these workers; the ids of those. Does nothing while others sweep."""
@@ -458,10 +416,10 @@ class Presence:
     def _remove(self, worker_id: str) -> None:
         if WORKER_ID.fullmatch(worker_id) is not None:
             for suffix in _SUFFIXES:
-                (self.directory / (worker_id + suffix)).unlink(missing_ok=True)
+                files.remove(self.directory / (worker_id + suffix))
         with self._guard:
-            if (kept := self._wakes.pop(worker_id, None)) is not None:
-                close(kept)
+            if (kept := self._mouths.pop(worker_id, None)) is not None:
+                kept.close()
 
     def beat(self) -> None:
         """Leave a sign that this process not only lives but runs."""
@@ -475,7 +433,7 @@ class Presence:
 
     def _touch(self) -> None:
         # The time of access stays the wall clock's, for programs that clear away what is old.
-        os.utime(self._lock, ns=(time.time_ns(), int(boottime() * 1e9)))
+        files.set_times(self._lock, time.time_ns(), int(boottime() * 1e9))
 
     def close(self) -> None:
         """Remove our files, then let the lock go. In a forked child: nothing, they are the parent's."""
@@ -487,45 +445,23 @@ class Presence:
             self._is_open = False
             try:
                 if self.is_in_place:
-                    self._wake_path.unlink(missing_ok=True)
-                    self._path.unlink(missing_ok=True)
+                    if self._ear is not None:
+                        self._ear.remove()
+                    files.remove(self._path)
             except OSError as error:
                 raise _failure("remove", self._path, error) from error
             finally:
                 self._let_go()
 
     def _let_go(self) -> None:
-        for descriptor in (*self._wakes.values(), self._wake, self._lock):
-            if descriptor != -1:
-                close(descriptor)
-        self._wakes.clear()
-        self._lock = self._wake = -1
-
-
-def _told(wake: int, word: bytes) -> bool:
-    try:
-        os.write(wake, word)
-    except BlockingIOError:
-        return True  # as many pokes wait there as fit
-    except BrokenPipeError:
-        return False
-    return True
-
-
-@contextmanager
-def _no_sigpipe() -> Iterator[None]:
-    """Programs that give SIGPIPE its deadly meaning back must not die of a peer's death."""
-    if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
-    try:
-        yield
-    finally:
-        if signal.SIGPIPE not in before:
-            if signal.SIGPIPE in signal.sigpending():
-                signal.sigwait({signal.SIGPIPE})
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for mouth in self._mouths.values():
+            mouth.close()
+        self._mouths.clear()
+        if self._ear is not None:
+            self._ear.close()
+        if self._lock != -1:
+            close(self._lock)
+        self._lock, self._ear = -1, None
 
 
 class Heart:

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+assert sys.platform != "win32"
+
 PROC = Path("/proc")
 HAS_PROC = (PROC / "self" / "stat").exists()
 MOST_LOOKS = 8
@@ -205,6 +207,11 @@ def cause_of_death(code: int) -> str:
     return f"signal:{name}{HINTS.get(name, '')}"
 
 
+def end_self() -> None:
+    """End this process at once, without a chance to tidy up."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def ignore_signal(number: int, frame: object) -> None:
     """Do nothing; unlike SIG_IGN, programs that are started from here do not inherit it."""
 
@@ -215,26 +222,3 @@ def prctl(option: int, value: int) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-# --- Another Python -------------------------------------------------------------------------------
-
-
-def python_command(code: str) -> list[str]:
-    """The command that runs code in a new Python, with the options and the module search path of this one."""
-    from multiprocessing.spawn import get_command_line
-
-    line = get_command_line()  # [python, options …, "-c", …]
-    return [*line[: line.index("-c")], "-c", f"import sys; sys.path[:] = {search_path()!r}; {code}"]
-
-
-def search_path() -> list[str]:
-    """Where this process looks for modules, without entries that no other process could use."""
-    return [entry for entry in sys.path if _is_path(entry)]
-
-
-def _is_path(entry: object) -> bool:
-    try:
-        return isinstance(entry, str) and b"\0" not in os.fsencode(entry)
-    except UnicodeEncodeError:
-        return False

@@ -1,0 +1,1 @@
+"""What runcue needs of Windows. system.py says what each module has to have; runcue.host.posix is its twin."""
