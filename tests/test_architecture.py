@@ -48,6 +48,7 @@ MAY_INHERIT = re.compile(
 )
 INHERITS = {
     "Group": "services of a glob are a service that lanes wait at",
+    "WithOutputs": "JSON that is known to hold outputs",
     "Handle": "an id, usable wherever an id is",
     "Crew": "the workers of a lane are a service that lanes wait at",
     "Services": "a mapping",

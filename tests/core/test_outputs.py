@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runcue.core.model.outputs import MARK, Output, filled, outputs_in
+from runcue.core.model.outputs import Output, WithOutputs, filled, outputs_in
 from runcue.core.model.parse import decode_params, encode_params
 
 
@@ -26,7 +26,8 @@ def test_outputs_are_found_wherever_they_are(params: Any, ids: list[str]) -> Non
 def test_the_result_is_put_where_the_output_was() -> None:
     params = {"a": Output("x"), "b": [1, Output("y"), {"c": Output("x")}], "d": "text"}
     data = encode_params(params, 10_000)
-    assert MARK in data
+    assert type(data) is WithOutputs
+    assert data.ids == ("x", "y")
     results = {"x": {"page": 1}, "y": None}
     assert filled(decode_params(data), results) == {
         "a": {"page": 1}, "b": [1, None, {"c": {"page": 1}}], "d": "text",

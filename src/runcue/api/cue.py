@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from runcue.api import mapping
 from runcue.api.functions import Submitter, attached
-from runcue.api.handle import Handle
+from runcue.api.handle import Handle, Handles
 from runcue.api.signature import CueOptions, Duration, RateValue, SubmitOptions, TaskOptions
 from runcue.api.submission import accept
 from runcue.api.sync import Sync
@@ -82,6 +82,7 @@ class Cue:
         self._system: System | None = None
         self._is_closed = False
         self.sync = Sync(self)
+        self._handles = Handles(self)
 
     # registration -----------------------------------------------------------------------------------------
 
@@ -228,9 +229,10 @@ class Cue:
         spec = self._registry.spec(task, make_id=system.id_maker(), **options)
         if system.store.is_inline and self._registry.always_accepts(spec):
             system.engine.accept(spec)
-            return Handle(spec.id, self)
-        id = (await accept(system, self._registry, [spec]))[0]
-        return Handle(id, self, id != spec.id)
+            ids = [spec.id]
+        else:
+            ids = await accept(system, self._registry, [spec])
+        return self._handles.of(ids, [spec])[0]
 
     @overload
     async def submit_many(self, items: Iterable[Unit[R]]) -> builtins.list[Handle[R]]: ...
@@ -243,7 +245,7 @@ class Cue:
         system = self._open("submit")
         specs = self._registry.specs(items, system.id_maker())
         ids = await accept(system, self._registry, specs) if specs else []
-        return [Handle(id, self, id != spec.id) for id, spec in zip(ids, specs, strict=True)]
+        return self._handles.of(ids, specs)
 
     async def get(self, work_id: str) -> Work | None:
         """One unit as it stands, or None when the id is unknown or no longer kept."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 if TYPE_CHECKING:
     from runcue.api.cue import Cue
     from runcue.api.signature import Duration
-    from runcue.core.model.record import Work
+    from runcue.core.model.record import Spec, Work
     from runcue.core.views.explain import Explanation
 
 R = TypeVar("R")
@@ -16,18 +16,11 @@ R = TypeVar("R")
 class Handle(str, Generic[R]):
     """The id of a submitted unit, which also waits for it, cancels it and tells about it."""
 
-    __slots__ = ("_cue", "is_duplicate")
+    __slots__ = ()  # with fields of its own, each would be one more object for the garbage collector to look at
 
-    _cue: Cue
-    is_duplicate: bool
+    _cue: ClassVar[Cue]
+    is_duplicate: ClassVar[bool] = False
     """True when nothing was queued, because this unit was there already."""
-
-    def __new__(cls, id: str, cue: Cue, is_duplicate: bool = False) -> Handle[R]:
-        """A handle is made by submitting."""
-        self = super().__new__(cls, id)
-        self._cue = cue
-        self.is_duplicate = is_duplicate
-        return self
 
     async def result(self, timeout: Duration | None = None) -> R:
         """Wait for the result; raise WorkFailed, WorkTimedOut or WorkCancelled if there is none."""
@@ -52,3 +45,16 @@ class Handle(str, Generic[R]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return str, (str.__str__(self),)  # a copy elsewhere is the id alone
+
+
+class Handles:
+    """Makes the handles of one Cue, which is in their class: 100,000 of them cost little more than their ids."""
+
+    def __init__(self, cue: Cue) -> None:
+        self._new = type("Handle", (Handle,), {"__slots__": (), "__doc__": Handle.__doc__, "_cue": cue})
+        self._duplicate = type("Handle", (self._new,), {"__slots__": (), "is_duplicate": True})
+
+    def of(self, ids: list[str], specs: list[Spec]) -> list[Handle[Any]]:
+        """The handles of units, from the ids that the queue gave for these submissions."""
+        new, duplicate = self._new, self._duplicate
+        return [new(id) if id == spec.id else duplicate(id) for id, spec in zip(ids, specs, strict=True)]

@@ -22,7 +22,7 @@ import msgspec
 
 from runcue.core.model import encoding, parse
 from runcue.core.model.encoding import Codec, Unsupported
-from runcue.core.model.outputs import outputs_in
+from runcue.core.model.outputs import WithOutputs, outputs_in
 from runcue.core.model.record import Work
 from runcue.engine.handler import spoken, unwrapped
 from runcue.engine.running import RunningWork, resources_of
@@ -130,7 +130,8 @@ class Parameters:
             loose = {
                 name: value for name, value in params.items() if name not in self.names or name in self._loose
             }
-            parse.encode_params(loose, limit)
+            if type(parse.encode_params(loose, limit)) is WithOutputs:
+                data = WithOutputs(data, params)
         parse.check_size(data, limit)
         return data
 
@@ -151,7 +152,7 @@ class Parameters:
                 ) from refused
         if next(outputs_in(params), None) is None:
             raise InvalidParams("params", f"cannot be encoded as JSON: {error}") from error
-        return encoding.encode(params)
+        return WithOutputs(encoding.encode(params), params)
 
     def _refuse_unknown(self, given: Collection[str]) -> None:
         name = next(name for name in given if name not in self.names)

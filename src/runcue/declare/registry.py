@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from runcue.core.ledger.fleet import HERE
 from runcue.core.limits.meter import Cost
 from runcue.core.model import encoding, parse
-from runcue.core.model.outputs import MARK, outputs_in
+from runcue.core.model.outputs import WithOutputs
 from runcue.core.model.record import Extras, Record, Spec, Work, view
 from runcue.core.model.retry import Retry, retry_of_work
 from runcue.core.model.settings import Rule
@@ -312,7 +312,8 @@ class Registry:
             queue = parse.name(queue, "queue")
         after = () if depends_on is None else arguments.ids(depends_on)
         outputs: tuple[str, ...] = ()
-        if MARK in data and (outputs := tuple(dict.fromkeys(outputs_in(params)))):
+        if type(data) is WithOutputs:
+            outputs, data = data.ids, bytes(data)
             after = tuple(dict.fromkeys((*after, *outputs)))
         limit = known.timeout if timeout is None else span(timeout, "timeout")
         if dependency_timeout is not None:
@@ -374,7 +375,7 @@ class Registry:
                     known = tasks.get(name) if type(name := item.get("task")) is str else None
                 if known is not None and known.is_checked and known.is_plain:
                     data = known.encode(item["params"], most)
-                    if MARK not in data:
+                    if type(data) is bytes:
                         specs.append(Spec(make_id(), known.name, data, known.services, timeout=known.timeout))
                         continue
                 specs.append(self._item(item, make_id))

@@ -7,13 +7,24 @@ that `output` made count: the unit lists their ids, and what an application's ow
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 
 NAME: Final = "$output"
-MARK: Final = b'"$output"'
-"""What the JSON of params contains if they hold an output."""
+
+
+class WithOutputs(bytes):
+    """The JSON of params that hold outputs. Its class says so: to search all JSON for marks would cost more."""
+
+    ids: tuple[str, ...]
+    """The units whose outputs they are."""
+
+    def __new__(cls, data: bytes, params: object) -> Self:
+        """The JSON of these params."""
+        self = super().__new__(cls, data)
+        self.ids = tuple(dict.fromkeys(outputs_in(params)))
+        return self
 
 
 class Output(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeGuard, overload
 
 import msgspec
 
-from runcue.core.model.outputs import NAME, Output
+from runcue.core.model.outputs import NAME, Output, WithOutputs, outputs_in
 from runcue.errors import (
     QUOTED_LENGTH,
     InvalidOption,
@@ -292,6 +292,8 @@ def encode_params(params: object, limit: int) -> bytes:
         data = b""
     if not data:
         data = _encode(_exact(params, ("params",)))
+        if next(outputs_in(params), None) is not None:
+            data = WithOutputs(data, params)
     check_size(data, limit)
     return data
 
