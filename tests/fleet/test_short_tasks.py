@@ -1,7 +1,14 @@
-"""Which tasks are so short that whoever decides runs their units itself."""
+"""Which tasks are so short that whoever decides runs their units itself, and when their ends are decided on."""
 
+from pathlib import Path
+
+import pytest
+
+from runcue import Cue, Work
 from runcue.core.model.lifecycle import started
 from runcue.core.model.record import Record, Spec
+from runcue.core.schedule.plan import Plan
+from runcue.engine.engine import Engine
 from runcue.engine.short_tasks import LASTING, MANY, SHORT, ShortTasks
 
 
@@ -66,3 +73,31 @@ def test_what_was_seen_is_forgotten() -> None:
     seen.begin(MANY, 0.0)
     seen.now += LASTING
     assert seen.tasks.names() == frozenset()
+
+
+async def test_a_turn_that_follows_at_once_takes_the_units_that_ended_in_their_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[Plan] = []
+    act = Engine.act
+
+    def acted(engine: Engine, plan: Plan) -> None:
+        act(engine, plan)
+        plans.append(plan)
+        if plan.start:
+            engine.wake()  # as if another process had left a post
+
+    monkeypatch.setattr(Engine, "act", acted)
+    cue = Cue(tmp_path / "queue.db", durability="relaxed", max_running=5)
+
+    @cue.task("work")
+    async def no_op(work: Work) -> None: ...
+
+    await cue.submit_many([{"task": "work"}] * 20)
+    async with cue:
+        await cue.join()
+    await cue.close()
+    starting = [place for place, plan in enumerate(plans) if plan.start]
+    assert len(starting) == 4
+    for place in starting:
+        assert {one.id for one in plans[place].start} <= plans[place + 1].records.keys()

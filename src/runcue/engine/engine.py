@@ -419,6 +419,8 @@ class Engine:
                 self.act(self._inline_turn())
             else:
                 await self._peer.rest()
+                if self.attempts.are_new:  # with what ends in its first step the turn has more to do
+                    await asyncio.sleep(0)
                 self._wake.clear()  # the turn takes what came meanwhile, too
                 await self._take_part(self._peer)
 
