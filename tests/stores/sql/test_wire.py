@@ -108,6 +108,16 @@ def test_params_are_no_text_within_a_text() -> None:
     assert '{"text":"ü' in wire.items_text([ITEMS[0]])
 
 
+def test_what_units_have_in_common_travels_once() -> None:
+    alike = [replace(SPEC, id=f"a{number}", params=b'{"n":%d}' % number) for number in range(3)]
+    other = replace(SPEC, id="b", priority=7.0)
+    item = Submit([*alike, other, replace(other, id="c"), alike[0]], is_plain=False)
+    text = wire.items_text([item])
+    assert said(*wire.read_items(text)) == said(item)
+    assert text.count('"call"') == 3
+    assert wire.submitted(text, "a2") == alike[2]
+
+
 def test_code_and_exceptions_stay_at_home() -> None:
     hello = Hello(WORKER, {"call": replace(RULE, retry=Retry(3, retry_on=ValueError))})
     [found] = wire.read_items(wire.items_text([hello]))
@@ -134,7 +144,8 @@ def test_what_cannot_be_written_is_told_in_other_words(value: Any) -> None:
 def test_a_newer_kind_of_item_is_told_apart_from_damage() -> None:
     with pytest.raises(wire.Unfamiliar):
         wire.read_items('[["cancel",{"id":"a"}],["dance",{}]]')
-    for text in ("", "{}", '[["cancel",{"id":5}]]', '[["submit",{"specs":[[1]],"is_plain":true}]]'):
+    for text in ("", "{}", '[["cancel",{"id":5}]]', '[["submit",{"specs":[[1]],"is_plain":true}]]',
+                 '[["submit",{"specs":[],"is_plain":true,"alike":[[["a",{}]]]}]]'):  # fmt: skip
         with pytest.raises(errors.StorageCorrupt):
             wire.read_items(text)
 

@@ -4,6 +4,7 @@ Rules:
 - What was written comes back equal, but for code and exceptions, which do not travel: `Retry.retry_on`, the `error`
   of an outcome, the `exception` of a callback that failed. Any other value that JSON cannot hold travels as its
   `repr`.
+- Of units that are submitted together and differ only in their ids and params, those travel and the rest once.
 - Params and results are embedded as they are, not as texts within a text.
 - A start travels as the id and token of its unit: the process that reads it loads the record. An event about a unit
   travels with the record as it stood then.
@@ -14,10 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from itertools import zip_longest
 from typing import Any, Final, get_type_hints
 
 import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from runcue import errors
 from runcue.core.model.events import EventDraft, News
@@ -82,6 +84,11 @@ _NAMES: Final = [Spec.__struct_fields__.index(name) for name in ("task", "queue"
 _SERVICES: Final = Spec.__struct_fields__.index("services")
 
 
+class _Alike(msgspec.Struct, array_like=True, gc=False):
+    id: str
+    params: msgspec.Raw
+
+
 class _Submit(msgspec.Struct, omit_defaults=True):
     specs: list[_Spec]  # type: ignore[valid-type] # it is made above
     is_plain: bool
@@ -89,6 +96,8 @@ class _Submit(msgspec.Struct, omit_defaults=True):
     services: frozenset[str] = frozenset()
     has_cost: bool = False
     is_answered: bool = True
+    alike: list[list[_Alike]] = []
+    """For each of the specs, those that follow it and differ in nothing but this; empty when there are none."""
 
 
 class _Withdraw(msgspec.Struct):
@@ -151,12 +160,26 @@ def _spec_in(spec: Any) -> Spec:
 
 
 def _submit_out(item: Submit) -> _Submit:
-    specs = [_spec_out(spec) for spec in item.specs]
-    return _Submit(specs, item.is_plain, item.may_wait, item.services, item.has_cost, item.is_answered)
+    specs: list[Any] = []
+    alike: list[list[_Alike]] = []
+    last: Spec | None = None
+    for spec in item.specs:
+        if last is not None and replace(spec, id=last.id, params=last.params) == last:
+            alike[-1].append(_Alike(spec.id, msgspec.Raw(spec.params)))
+        else:
+            last = spec
+            specs.append(_spec_out(spec))
+            alike.append([])
+    return _Submit(specs, item.is_plain, item.may_wait, item.services, item.has_cost, item.is_answered,
+                   alike if any(alike) else [])  # fmt: skip
 
 
 def _submit_in(item: _Submit) -> Submit:
-    specs = [_spec_in(spec) for spec in item.specs]
+    specs: list[Spec] = []
+    for spec, alike in zip_longest(item.specs, item.alike, fillvalue=()):
+        first = _spec_in(spec)
+        specs.append(first)
+        specs += [replace(first, id=one.id, params=bytes(one.params)) for one in alike]
     return Submit(specs, item.is_plain, item.may_wait, item.services, item.has_cost, item.is_answered)
 
 
