@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from runcue.core.schedule.plan import Plan
-from runcue.stores.presence import peer_monitor
+from runcue.stores.presence import peer_monitor, wakeups
 from runcue.stores.presence.peer_monitor import EndLeftovers, Trouble
 from runcue.stores.presence.presence import Presence, Turnstile, side_directory
 from runcue.stores.sqlite.store import sqlite_store
@@ -130,6 +130,25 @@ async def test_what_others_tell_after_a_turn_has_looked_is_heard_when_it_is_over
         monkeypatch.setattr(one.store, "_wake_others", told)
         await one.hand.write(pending(2))
         await until(lambda: one.looks == 1)
+
+
+async def test_turns_that_follow_each_other_arrange_one_wake_up_of_the_others(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    posted: list[Callable[[], None]] = []
+    poked: list[set[str]] = []
+    monkeypatch.setattr(wakeups, "EVERY", 1000.0)
+    monkeypatch.setattr(wakeups, "post_to_loop", lambda loop, callback: posted.append(callback))
+    async with watching(path) as one:
+        monkeypatch.setattr(one.store._wakeups, "_poke", lambda workers, urgent: poked.append({*workers}))
+        for number in range(1, 6):
+            await one.hand.write(pending(number))
+        assert len(poked) == 1, "the first turn wakes them at once"
+        assert len(posted) == 1
+        one.store._wakeups._now()
+        await until(lambda: len(poked) == 2)
+        await one.hand.write(pending(6))
+        assert len(posted) == 2, "what is committed after a wake-up is followed by another"
 
 
 async def test_a_turn_that_fails_leaves_a_process_that_can_be_told(

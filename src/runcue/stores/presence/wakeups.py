@@ -37,6 +37,8 @@ class Wakeups:
         self._is_at_once = is_at_once
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._is_due = False
+        """True from a turn that woke nobody until all others are woken for it."""
         self._told_at = -EVERY
         self._is_closed = False
 
@@ -48,7 +50,9 @@ class Wakeups:
         if now - self._told_at < self._every() and not (
             plan.lost or plan.has_moved_alarm or self._is_at_once
         ):
-            post_to_loop(self._loop, self._later)
+            if not self._is_due:
+                self._is_due = True
+                post_to_loop(self._loop, self._later)
         else:
             self._told_at = now
             self.to_all(but=plan.parts)
@@ -77,6 +81,7 @@ class Wakeups:
 
     def _now(self) -> None:
         self._timer = None
+        self._is_due = False  # before: what a turn commits from now on may come too late for these wake-ups
         self._thread.put(self.to_all)
 
 
