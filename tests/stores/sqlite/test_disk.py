@@ -39,18 +39,27 @@ class Syncs:
         self.broken = False
         self.may_go_on = threading.Event()
         self.may_go_on.set()
+        self._guard = threading.Lock()
         self.files: set[str] = set()
         self.while_syncing: list[Any] = []
         self.ask: Any = None
 
     def __call__(self, descriptor: int) -> None:
-        self.amount += 1
+        with self._guard:
+            self.amount += 1
+            may_go_on = self.may_go_on.is_set()
         self.files.add(Path(f"/proc/self/fd/{descriptor}").readlink().name)
         if self.ask is not None:
             self.while_syncing.append(self.ask())
-        assert self.may_go_on.wait(PATIENCE)
+        assert may_go_on or self.may_go_on.wait(PATIENCE)
         if self.broken:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def hold(self) -> int:
+        """Have all that begin from now on wait; how many began before, which do not."""
+        with self._guard:
+            self.may_go_on.clear()
+            return self.amount
 
     def since(self) -> int:
         """How many since this was last asked."""
@@ -129,9 +138,8 @@ async def test_nobody_is_answered_before_the_sync(path: Path, syncs: Syncs) -> N
     cue = Cue(path)
     cue.task("call")(print)
     first = await cue.submit("call")
-    syncs.may_go_on.clear()
+    amount = syncs.hold()
     second = asyncio.ensure_future(cue.submit("call"))
-    amount = syncs.amount
     await until(lambda: syncs.amount > amount)
     await asyncio.sleep(0.01)
     assert not second.done()
@@ -199,9 +207,8 @@ async def test_a_duplicate_is_not_confirmed_before_the_work_that_it_duplicates_i
         cue.task("call")(print)
     await other.count()
     await one.count()
-    syncs.may_go_on.clear()
+    amount = syncs.hold()
     first = asyncio.ensure_future(one.submit("call", idempotency_key="once"))
-    amount = syncs.amount
     await until(lambda: syncs.amount > amount)
     second = asyncio.ensure_future(other.submit("call", idempotency_key="once"))
     await until(lambda: syncs.amount > amount + 1)
@@ -439,7 +446,7 @@ def test_threads_sync_one_after_the_other_so_that_each_hears_of_a_failure(
             heard.append(error.strerror)
 
     threads = [threading.Thread(target=sync, args=[number]) for number in range(3)]
-    syncs.may_go_on.clear()
+    syncs.hold()
     syncs.broken = True
     for thread in threads:
         thread.start()
