@@ -1,8 +1,9 @@
 """Timed: 1,000 × `true`, four at once, by queuectl and by other queues of shell commands.
 
-queuectl gets its jobs as JSON lines and runs them in four worker processes. *Whole* is from the call of `enqueue` to
-the end of the last job; *run* from the call of `worker start`, which has to start Python five times; *steady* from
-the first start of a job to the last end. The times of ends are those that the queue itself has kept.
+queuectl gets its jobs as JSON lines and runs them in four worker processes, and in *one worker* with four jobs at a
+time. *Whole* is from the call of `enqueue` to the end of the last job; *run* from the call of `worker start`, which
+has to start Python five times, or twice; *steady* from the first start of a job to the last end. The times of ends
+are those that the queue itself has kept.
 
 The floor is four Python processes that do nothing but start `true` and wait for it. xargs and GNU parallel keep no
 jobs; task-spooler and pueue have a daemon and take one call for each job, in a loop of sh, while it runs others: they
@@ -46,6 +47,9 @@ QUEUECTL = (sys.executable, "-m", "runcue.cli")
 LOOP = "n=0; while [ $n -lt {count} ]; do {call} >/dev/null || exit 1; n=$((n + 1)); done"
 
 Times = dict[str, float]
+FOUR, ONE = "four workers", "one worker"
+SHAPES = {FOUR: ("--count", str(AT_ONCE)), ONE: ("--jobs", str(AT_ONCE))}
+"""How queuectl runs four at once."""
 
 
 def found(name: str) -> str | None:
@@ -182,19 +186,20 @@ def by_pueue(count: int, program: str, daemon: str) -> float:
 # --- queuectl -------------------------------------------------------------------------------------
 
 
-def by_queuectl(count: int) -> Times:
-    """Seconds for so many by queuectl: whole, run and steady."""
+def by_queuectl(count: int, shape: str) -> Times:
+    """Seconds for so many by queuectl: whole, run and steady; and of the processor."""
     with TemporaryDirectory() as directory:
         home = Path(directory, "home")
         jobs = Path(directory, "jobs.jsonl")
         jobs.write_text('{"command": "true"}\n' * count)
         environment = {**os.environ, "QUEUECTL_HOME": str(home)}
+        before = used()
         began = time.time()
         subprocess.run(
             [*QUEUECTL, "enqueue", "--file", str(jobs)], env=environment, check=True, capture_output=True
         )
         enqueued = time.time()
-        start = [*QUEUECTL, "worker", "start", "--count", str(AT_ONCE), "--quiet"]
+        start = [*QUEUECTL, "worker", "start", *SHAPES[shape], "--quiet"]
         with running(start, environment) as workers, Reader(home / "queue.db") as reader:
 
             def is_done() -> bool:
@@ -213,6 +218,7 @@ def by_queuectl(count: int) -> Times:
         "enqueue": enqueued - began,
         "run": last - enqueued,
         "steady": last - first,
+        "processor": used() - before,
     }
 
 
@@ -256,36 +262,52 @@ def measure(quick: bool) -> list[Line]:
     """How many times as fast as others queuectl is."""
     count, rounds = (20, 1) if quick else (1000, 3)
     others = contenders(count)
-    ours: list[Times] = []
+    ours: dict[str, list[Times]] = {shape: [] for shape in SHAPES}
     theirs: dict[str, list[float]] = {name: [] for name in others}
-    costs: dict[str, list[float]] = {"queuectl": [], FLOOR: []}
+    floor: list[float] = []
     for _ in range(rounds):
-        before = used()
-        ours.append(by_queuectl(count))
-        costs["queuectl"].append(used() - before)
+        for shape, times in ours.items():
+            times.append(by_queuectl(count, shape))
         for name, contender in others.items():
             before = used()
             theirs[name].append(contender())
-            if name in costs:
-                costs[name].append(used() - before)
-    best = {name: min(times[name] for times in ours) for name in ours[0]}
+            if name == FLOOR:
+                floor.append(used() - before)
+    lines = [
+        line
+        for shape, times in ours.items()
+        for line in _lines(shape, {name: min(one[name] for one in times) for name in times[0]}, theirs, count)
+    ]
+    lines += [
+        Line(f"{name}, jobs a second", count / min(times), "/s", is_detail=True)
+        for name, times in theirs.items()
+    ]
+    lines.append(Line("the floor, processor for each job", 1e3 * min(floor) / count, "ms", is_detail=True))
+    if absent := missing():
+        lines.append(Line("not measured, because not here", len(absent), "", note=", ".join(absent)))
+    return lines
+
+
+def _lines(shape: str, best: Times, theirs: dict[str, list[float]], count: int) -> list[Line]:
+    """One shape of queuectl against the others."""
+    # The names without a shape are those of four workers: figures that pages show already.
+    prefix = "" if shape == FOUR else f"{shape}, "
     lines = []
     for name, times in theirs.items():
         other = min(times)
         note = f"the other {count / other:,.0f}/s; whole {other / best['whole']:.2f} ×"
-        lines += [
-            Line(f"run, to {name}", other / best["run"], "×", at_least=GOALS.get(name), more=True, note=note),
-            Line(f"{name}, jobs a second", count / other, "/s", is_detail=True),
-        ]
-    each = {name: 1e3 * min(found) / count for name, found in costs.items()}
-    lines += [
-        Line("jobs a second, run", count / best["run"], "/s", note=f"steady {count / best['steady']:,.0f}/s"),
-        Line("processor for each job", each["queuectl"], "ms", note=f"the floor {each[FLOOR]:.2f}"),
-        Line("whole", best["whole"], "s", note=f"enqueue {best['enqueue']:.2f} s, run {best['run']:.2f} s"),
+        value = other / best["run"]
+        lines.append(
+            Line(f"{prefix}run, to {name}", value, "×", at_least=GOALS.get(name), more=True, note=note)
+        )
+    steady = f"steady {count / best['steady']:,.0f}/s"
+    whole = f"enqueue {best['enqueue']:.2f} s, run {best['run']:.2f} s"
+    return [
+        *lines,
+        Line(f"{prefix}jobs a second, run", count / best["run"], "/s", note=steady),
+        Line(f"{prefix}processor for each job", 1e3 * best["processor"] / count, "ms"),
+        Line(f"{prefix}whole", best["whole"], "s", note=whole),
     ]
-    if absent := missing():
-        lines.append(Line("not measured, because not here", len(absent), "", note=", ".join(absent)))
-    return lines
 
 
 def install() -> None:

@@ -54,6 +54,46 @@ def test_four_workers_run_each_of_200_jobs_exactly_once(crew: Crew, tmp_path: Pa
     assert supervisor.said().count("completed in") == 200
 
 
+def test_one_worker_runs_as_many_jobs_at_a_time_as_it_is_told(crew: Crew, tmp_path: Path) -> None:
+    marks = [tmp_path / f"marks{number}" for number in range(3)]
+    crew.enqueue(
+        *({"id": f"job{number}", "command": GATED.format(path)} for number, path in enumerate(marks))
+    )
+    supervisor = crew.start("--jobs", "2")
+    until_sync(lambda: sum(path.exists() for path in marks) == 2, "two of them run")
+    (row,) = json.loads(crew.run("worker", "list", "--json").stdout)
+    assert (row["state"], sorted(row["jobs"])) == ("busy", ["job0", "job1"])
+    assert row["job"] in row["jobs"]
+    assert not marks[2].exists()
+    for path in marks:
+        open_gate(path)
+    crew.until_state("completed")
+    supervisor.signal(signal.SIGTERM)
+    assert supervisor.wait() == 0
+    assert supervisor.said().count("completed in") == 3
+
+
+def test_a_killed_worker_loses_all_its_jobs_and_they_run_again(crew: Crew, tmp_path: Path) -> None:
+    marks = [tmp_path / f"marks{number}" for number in range(2)]
+    crew.enqueue(
+        *({"id": f"job{number}", "command": GATED.format(path)} for number, path in enumerate(marks))
+    )
+    supervisor = crew.start("--jobs", "2")
+    until_sync(lambda: all(path.exists() for path in marks), "both run")
+    (row,) = crew.workers()
+    os.kill(row["pid"], signal.SIGKILL)
+    until_sync(
+        lambda: all(path.read_text().count("start") == 2 for path in marks), "both were started once more"
+    )
+    for path in marks:
+        open_gate(path)
+    crew.until_state("completed")
+    supervisor.signal(signal.SIGTERM)
+    assert supervisor.wait() == 0
+    assert [path.read_text().count("end") for path in marks] == [1, 1]
+    assert {(job["attempts"], job["state"]) for job in crew.jobs().values()} == {(0, "completed")}
+
+
 def test_a_killed_workers_job_runs_again_when_nothing_of_it_is_left(crew: Crew, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     crew.enqueue(
@@ -186,7 +226,7 @@ def test_list_shows_who_works_on_what(crew: Crew, tmp_path: Path) -> None:
     supervisor = crew.start("--count", "2")
     until_sync((tmp_path / "runs").exists, "the job starts")
     rows = json.loads(crew.run("worker", "list", "--json").stdout)
-    assert {tuple(row) for row in rows} == {("id", "pid", "host", "state", "since", "queues", "job")}
+    assert {tuple(row) for row in rows} == {("id", "pid", "host", "state", "since", "queues", "job", "jobs")}
     assert sorted((row["state"], row["job"]) for row in rows if row["state"] == "busy") == [("busy", "busy")]
     assert [row["queues"] for row in rows] == [None, None]
     lines = [line.split("\t") for line in crew.run("worker", "list").stdout.splitlines()]

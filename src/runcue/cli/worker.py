@@ -37,6 +37,8 @@ BROKEN = "broken"
 
 MOST_WORKERS = 64
 """How many workers one supervisor runs."""
+MOST_JOBS = 64
+"""How many jobs one worker runs at a time."""
 LONGEST = 600
 """Characters of a text that are sent: a message must fit through a pipe in one piece."""
 
@@ -49,6 +51,8 @@ class Orders(msgspec.Struct, frozen=True, omit_defaults=True):
     lifeline: int = -1
     home: str | None = None
     insecure: bool = False
+    jobs: int = 1
+    """How many jobs of the home it runs at a time."""
     app: str | None = None
     queues: list[str] | None = None
 
@@ -124,7 +128,7 @@ def _cue(orders: Orders, voice: Voice) -> tuple[Cue, _Teller | None]:
     from runcue.cli.jobs import open_cue
 
     home = Home(orders.home, insecure=orders.insecure)
-    cue = open_cue(home, _settings(home), max_running=1)
+    cue = open_cue(home, _settings(home), max_running=orders.jobs)
     _listen(voice, is_app=False)
     return cue, _Teller(cue, voice)
 
@@ -220,9 +224,8 @@ class _Teller:
 
     def __init__(self, cue: Cue, voice: Voice) -> None:
         self._voice = voice
-        self._running: set[str] = set()
-        self._last: tuple[str, int] | None = None
-        """The job and the attempt whose start was reported last."""
+        self._running: dict[str, int] = {}
+        """The jobs whose start was reported and whose end was not, with their attempts."""
         cue.on_start(self.began)
         cue.on_complete(self.completed)
         cue.on_failure(self.failed)
@@ -230,10 +233,9 @@ class _Teller:
 
     def began(self, work: Work) -> None:
         """Report the start of a job."""
-        if self._last == (work.id, work.attempt):
+        if self._running.get(work.id) == work.attempt:
             return  # runcue reports a start again when it had to be granted anew
-        self._last = work.id, work.attempt
-        self._running.add(work.id)
+        self._running[work.id] = work.attempt
         again = f", attempt {work.attempt}" if work.attempt > 1 else ""
         self._voice.tell(BEGAN, f"started{again}", work.id)
 
@@ -272,7 +274,7 @@ class _Teller:
             raise Failure(f"What became of {', '.join(left)} could not be kept.", STORAGE)
 
     def _ended(self, work: Work, text: str) -> None:
-        self._running.discard(work.id)
+        self._running.pop(work.id, None)
         self._voice.tell(ENDED, text, work.id)
 
 

@@ -12,7 +12,7 @@ from runcue.cli.fields import duration, unicode
 from runcue.cli.groups import F, declared, family
 from runcue.cli.home import Home
 from runcue.cli.screen import clean, counted, in_table, moment, note, say, show_json, shown, table
-from runcue.cli.worker import MOST_WORKERS, Orders
+from runcue.cli.worker import MOST_JOBS, MOST_WORKERS, Orders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,19 +56,31 @@ def crew_options(count: str, many: str, *more: Callable[[Any], Any]) -> Callable
         "queuectl worker start",
         "queuectl worker start --count 4 --queue mail --queue reports",
         "queuectl worker start --count 2 --detach",
+        "queuectl worker start --jobs 8",
     ],
 )
 @crew_options(
-    "How many workers; each runs one job at a time.",
+    "How many workers; each is a process of its own.",
     "jobs",
+    click.option(
+        "--jobs",
+        "-j",
+        type=click.IntRange(1, MOST_JOBS),
+        default=1,
+        show_default=True,
+        help="How many jobs each worker runs at a time.",
+    ),
     click.option("--detach", "-d", is_flag=True, help="Go on in the background, with a log file."),
 )
 @click.pass_context
-def start(context: click.Context, count: int, queues: tuple[str, ...], detach: bool, quiet: bool) -> None:
+def start(
+    context: click.Context, count: int, queues: tuple[str, ...], jobs: int, detach: bool, quiet: bool
+) -> None:
     """Run jobs, in processes of their own, until asked to stop.
 
-    Ctrl-C (or SIGTERM) lets every worker finish its job and ends with 0. A second one puts running jobs back, without
-    counting an attempt; a third one kills them. A worker that dies is replaced. Several starts run side by side.
+    Ctrl-C (or SIGTERM) lets every worker finish what it runs and ends with 0. A second one puts running jobs back,
+    without counting an attempt; a third one kills them. A worker that dies is replaced. Several starts run side by
+    side.
     """
     from runcue.cli.detach import Parent, detached
     from runcue.cli.lines import Lines
@@ -79,7 +91,9 @@ def start(context: click.Context, count: int, queues: tuple[str, ...], detach: b
     for key, text in (("the home", str(home.path)), *(("queue", one) for one in queues)):
         unicode(key, text)
     home.make()
-    orders = Orders(home=str(home.path), insecure=home.insecure, queues=sorted(set(queues)) or None)
+    orders = Orders(
+        home=str(home.path), insecure=home.insecure, jobs=jobs, queues=sorted(set(queues)) or None
+    )
     if not detach:
         context.exit(Supervisor(orders, count, Lines(is_quiet=quiet), post=Post(home.path)).run_or_raise())
     other = detached(home.log)
@@ -180,9 +194,10 @@ def list_workers(home: Home, as_json: bool) -> None:
 
 def _facts(row: dict[str, Any]) -> dict[str, Any]:
     """A worker as data."""
-    since, job = moment(row["started_at"]), row["jobs"][0] if row["jobs"] else None
+    since, jobs = moment(row["started_at"]), row["jobs"]
     facts = {name: row[name] for name in ("id", "pid", "host")}
-    return {**facts, "state": _state(row), "since": since, "queues": row["queues"], "job": job}
+    running = {"job": jobs[0] if jobs else None, "jobs": jobs}
+    return {**facts, "state": _state(row), "since": since, "queues": row["queues"], **running}
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
