@@ -17,6 +17,8 @@ import pytest
 
 from runcue.core.model import encoding
 from runcue.core.model.encoding import Codec, Unsupported, holds_anything, plain, problem, shown
+from runcue.core.model.parse import encode_params
+from runcue.errors import InvalidParams
 
 
 class Style(enum.Enum):
@@ -202,3 +204,11 @@ def test_models_become_dicts_and_nothing_else_changes() -> None:
         "b": opaque,
         "c": {"at": "2026-01-02T00:00:00Z", "style": "long"},
     }
+
+
+def test_params_may_be_a_model_and_none_is_lost_inside_them() -> None:
+    assert encode_params(Point(1.0), 1000) == b'{"x":1.0,"y":0.0}'
+    with pytest.raises(
+        InvalidParams, match=r"params\.page is of type Page, .* annotated with it, or pass a dict\."
+    ):
+        encode_params({"page": Page(1)}, 1000)

@@ -250,6 +250,23 @@ async def test_wrong_params_are_refused_by_name_and_nothing_is_queued(params: An
     await cue.close()
 
 
+async def test_params_may_be_a_dataclass_or_a_model() -> None:
+    cue = Cue()
+
+    @cue.task
+    async def call(number: int, file: Path) -> Path:
+        return file / str(number)
+
+    @cue.task
+    async def old(work: Work) -> Any:
+        return work.params
+
+    async with cue:
+        assert await (await cue.submit(call, params=Page(3, Path("a")))).result() == Path("a/3")
+        unit = await cue.submit(old, params=Model(name="m", at=AT))
+        assert await unit.result() == {"name": "m", "at": "2026-01-02T03:00:00Z"}
+
+
 async def test_too_many_arguments_are_refused() -> None:
     cue = Cue()
 

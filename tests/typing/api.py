@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, assert_type
@@ -178,6 +179,13 @@ class Database:
     """What handlers share."""
 
 
+@dataclass
+class Page:
+    """Params."""
+
+    number: int
+
+
 @cue.resource
 async def database() -> AsyncIterator[Database]:
     yield Database()
@@ -223,6 +231,7 @@ async def call_them() -> None:
     assert_type(await cue.submit(first), runcue.Handle[bytes])
     assert_type(await cue.submit(sizes, params={"parts": []}), runcue.Handle[tuple[int, ...]])
     assert_type(await cue.submit(method_of, params={"page": 3}), runcue.Handle[float])
+    await cue.submit("named", params=Page(number=3))
     assert_type(await cue.results([unit, last], "1m", errors="return"), list[Any])
     async for work in summarize.map([1, 2], key="page"):
         assert_type(work, runcue.Work)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypedDict
+from typing import Any, ClassVar, Protocol, TypedDict
+
+import msgspec
 
 from runcue.core.model.retry import Retry
 
@@ -18,6 +20,20 @@ Artifact = (
     | Callable[[Any], str | os.PathLike[str] | Iterable[str | os.PathLike[str]]]
 )  # fmt: skip
 RateValue = str | tuple[float, float] | Sequence[str | tuple[float, float]]
+
+
+class AnyDataclass(Protocol):
+    """A dataclass, as params that become a dict."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+class AnyModel(Protocol):
+    """A pydantic model, as params that become a dict."""
+
+    def model_dump(self) -> dict[str, Any]:
+        """The fields of the model."""
+        ...
 
 
 class CueOptions(TypedDict, total=False):
@@ -103,5 +119,5 @@ class PlainOptions(TypedDict, total=False):
 class SubmitOptions(PlainOptions, total=False):
     """What `submit()` takes besides the task."""
 
-    params: dict[str, Any] | None
+    params: dict[str, Any] | AnyDataclass | AnyModel | msgspec.Struct | None
     task_type: str | None

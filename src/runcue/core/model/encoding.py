@@ -70,7 +70,14 @@ def without_models(value: Any) -> Any:
         return {key: without_models(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [without_models(item) for item in value]
-    return plain(value) if _is_model(value) else value
+    return plain(value) if is_model(value) else value
+
+
+def is_model(value: Any) -> bool:
+    """True for a dataclass, a Struct, an attrs class and a pydantic model."""
+    kind = type(value)
+    is_class = dataclasses.is_dataclass(kind) or isinstance(value, msgspec.Struct)
+    return is_class or hasattr(kind, "__attrs_attrs__") or hasattr(kind, "model_dump")
 
 
 def check(annotation: Any) -> None:
@@ -153,12 +160,6 @@ def _schema(kind: Any) -> dict[str, Any]:
 def _is_known(kind: Any) -> bool:
     is_path = isinstance(kind, type) and issubclass(kind, PurePath)
     return is_path or hasattr(kind, "model_validate_json")
-
-
-def _is_model(value: Any) -> bool:
-    kind = type(value)
-    is_class = dataclasses.is_dataclass(kind) or isinstance(value, msgspec.Struct)
-    return is_class or hasattr(kind, "__attrs_attrs__") or hasattr(kind, "model_dump")
 
 
 _encode: Callable[[Any], bytes] = msgspec.json.Encoder(enc_hook=_encoded).encode

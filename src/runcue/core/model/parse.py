@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeGuard, overload
 
 import msgspec
 
+from runcue.core.model import encoding
 from runcue.core.model.outputs import NAME, Output, WithOutputs, outputs_in
 from runcue.errors import (
     QUOTED_LENGTH,
@@ -309,7 +310,9 @@ def check_size(data: bytes, limit: int) -> None:
 
 
 def params_dict(params: object) -> dict[Any, Any]:
-    """Make sure that params are a dict."""
+    """Make sure that params are a dict, or a model that becomes one."""
+    if encoding.is_model(params):
+        params = encoding.plain(params)
     if not isinstance(params, dict):
         raise InvalidParams("params", f"must be a dict, not {_kind(params)}. {JSON_FORMS}")
     return params
@@ -356,6 +359,8 @@ def _exact(value: object, trail: Trail) -> Any:
         advice = next(
             (INSTEAD[base.__name__] for base in type(value).__mro__ if base.__name__ in INSTEAD), JSON_FORMS
         )
+        if encoding.is_model(value):
+            advice = "Give the handler a parameter that is annotated with it, or pass a dict."
         _refuse(trail, f"is of type {_kind(value)}, which JSON cannot hold. {advice}")
     if len(trail) > DEEPEST:
         _refuse(trail, f"is nested more than {DEEPEST} deep, or contains itself. Flatten it.")
