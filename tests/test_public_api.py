@@ -26,8 +26,8 @@ PUBLIC = {
     "recover",
     # writing what others wait for
     "write_output",
-    # limits and batches
-    "adaptive", "map", "progress",
+    # limits, duplicates and batches
+    "Unique", "adaptive", "map", "progress",
     # seeing
     "JsonFormatter", "Metrics", "mask", "trace",
     # ready-made callbacks
@@ -39,7 +39,8 @@ PUBLIC = {
     "StorageInsecure", "StorageReplaced", "Unreachable", "WorkerLost", "ResourceFailed", "WrongResult",
     "ConfigError", "CueClosed", "DependencyCycle", "DuplicateWork", "InvalidOption", "InvalidParams",
     "InvalidRate", "QueueFull", "RuncueError", "StoreError", "SubmitError", "UnknownOption", "UnknownService",
-    "UnknownTask", "WorkCancelled", "WorkFailed", "WorkNotFound", "WorkTimedOut", "WrongThread",
+    "UnknownTask", "WorkCancelled", "WorkExpired", "WorkFailed", "WorkNotEditable", "WorkNotFound", "WorkTimedOut",
+    "WrongThread",
 }  # fmt: skip
 
 CUE = {
@@ -48,7 +49,7 @@ CUE = {
     "on_complete", "on_failure", "on_skip", "on_cancel", "on_backpressure", "on_pending_warning",
     "on_stall_warning", "around", "observe", "resource",
     # work
-    "submit", "submit_many", "get", "list", "dead", "count", "cancel", "retry", "purge", "purge_dead", "wait",
+    "submit", "submit_many", "get", "list", "dead", "count", "cancel", "retry", "edit", "purge", "purge_dead", "wait",
     "result", "results", "join", "map", "tally",
     # running
     "start", "stop", "close", "loop", "name", "path",
@@ -57,7 +58,7 @@ CUE = {
     "explain_many", "last_event", "dependents", "now", "paused", "set_limits",
 }  # fmt: skip
 
-SYNC = {"submit", "get", "cancel", "wait", "result"}
+SYNC = {"submit", "get", "edit", "cancel", "wait", "result"}
 
 READER = {
     "get", "list", "dead", "count", "jobs", "job_counts", "explain", "explain_many", "output", "events", "services",

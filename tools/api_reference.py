@@ -72,6 +72,7 @@ PAGES = (
             "Forecast",
             "PriorityContext",
             "Retry",
+            "Unique",
             "Command",
             "Rescue",
             "WorkUnit",

@@ -35,6 +35,8 @@ ADVICE = {
     "WorkNotFound": "Use the id that `submit` returned. If `.forgotten`, raise `retention` or `keep_finished`.",
     "WorkFailed": "Look at `.work.error` and `.work.history`; when the cause is repaired, `cue.retry(id)`.",
     "WorkTimedOut": "Raise `timeout=`, or find out what takes so long.",
+    "WorkExpired": "Raise `expires=`, or find out what it waited for; `cue.retry(id)` counts anew.",
+    "WorkNotEditable": "Submit another unit; cancel this one first if it still runs.",
     "WorkCancelled": "Nothing, if it was intended; `cue.retry(id)` runs the unit after all.",
     "CueClosed": "Make a new Cue, or close this one later.",
     "WrongThread": "Await on the loop of the Cue. From other threads use `cue.sync`.",

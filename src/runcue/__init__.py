@@ -30,6 +30,7 @@ _HOMES = {
     "runcue.api.progress": ["progress"],
     "runcue.engine.artifacts": ["write_output"],
     "runcue.declare.service_options": ["adaptive"],
+    "runcue.declare.unique": ["Unique"],
     "runcue.host.masking": ["mask"],
     "runcue.instrument.prometheus": ["Metrics"],
     "runcue.instrument.opentelemetry": ["trace"],
@@ -95,6 +96,7 @@ __all__ = [
     "StoreError",
     "SubmitError",
     "TaskFunction",
+    "Unique",
     "Unit",
     "UnknownOption",
     "UnknownService",
@@ -102,7 +104,9 @@ __all__ = [
     "Unreachable",
     "Work",
     "WorkCancelled",
+    "WorkExpired",
     "WorkFailed",
+    "WorkNotEditable",
     "WorkNotFound",
     "WorkState",
     "WorkTimedOut",
@@ -160,6 +164,7 @@ if TYPE_CHECKING:
         priority_constant,
     )
     from runcue.declare.service_options import adaptive
+    from runcue.declare.unique import Unique
     from runcue.declare.unit import Unit, output
     from runcue.engine.artifacts import write_output
     from runcue.engine.running import RunningWork, current
@@ -195,7 +200,9 @@ if TYPE_CHECKING:
         Unreachable,
         WorkCancelled,
         WorkerLost,
+        WorkExpired,
         WorkFailed,
+        WorkNotEditable,
         WorkNotFound,
         WorkTimedOut,
         WrongResult,

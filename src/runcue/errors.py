@@ -243,17 +243,33 @@ class DependencyCycle(SubmitError):
 
 
 class DuplicateWork(SubmitError):
-    """Says that an id or an idempotency key is taken, and by which unit."""
+    """Says that an id or an idempotency key is taken, or that a unit is the duplicate of another, and of which."""
 
     def __init__(
-        self, work_id: str, key: str | None = None, state: str | None = None, differs: str | None = None
+        self,
+        work_id: str,
+        key: str | None = None,
+        state: str | None = None,
+        differs: str | None = None,
+        is_unique: bool = False,
     ) -> None:
         self.work_id = work_id
         self.key = key
         self.state = state
         self.differs = differs
+        self.is_unique = is_unique
         holder = f"Idempotency key {quoted(key)} belongs to unit {quoted(work_id)}"
-        if key is None:
+        if is_unique and differs is not None:
+            message = (
+                f"This is a duplicate of unit {quoted(work_id)} by unique=, and has {differs}: cancel that unit, "
+                "or submit the same."
+            )
+        elif is_unique:
+            message = (
+                f"This is a duplicate of unit {quoted(work_id)} by unique=, which is {state}. Wait for that unit, "
+                "or cancel it."
+            )
+        elif key is None:
             message = f"Unit {quoted(work_id)} exists already. Give another id, or none to have one made."
         elif state is None:
             message = f"{holder}, which has {differs}. Use another key for another unit."
@@ -279,6 +295,17 @@ class WorkNotFound(RuncueError, LookupError):
         super().__init__(f"Unit not found: {quoted(work_id)}. {reason}")
 
 
+class WorkNotEditable(RuncueError):
+    """Says that a unit cannot be edited, since it has started or has ended otherwise than by failing."""
+
+    def __init__(self, work_id: str, state: str) -> None:
+        self.work_id = work_id
+        self.state = state
+        super().__init__(
+            f"Unit {quoted(work_id)} is {state}: only pending and failed units can be edited. Submit another."
+        )
+
+
 class _WorkEnded(RuncueError):
     def __init__(self, work: Work, what: str) -> None:
         self.work = work
@@ -299,6 +326,13 @@ class WorkTimedOut(WorkFailed):
 
     def __init__(self, work: Work) -> None:
         super().__init__(work, "timed out")
+
+
+class WorkExpired(WorkFailed):
+    """Raised instead of the result of a unit that did not start before it expired (`expires=`)."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__(work, "was not started in time")
 
 
 class WorkCancelled(_WorkEnded):

@@ -12,7 +12,7 @@ from runcue.core.limits.service import Limits
 from runcue.core.model.events import draft_of
 from runcue.core.model.failure import Failure, Kind
 from runcue.core.model.parse import Rate
-from runcue.core.model.record import Record, Spec, WorkState
+from runcue.core.model.record import Extras, Record, Spec, WorkState
 from runcue.core.model.retry import Retry
 from runcue.core.model.settings import Rule, Settings
 from runcue.core.model.state import Quantity
@@ -21,6 +21,7 @@ from runcue.core.schedule.plan import (
     Cancel,
     Charge,
     Declare,
+    Edit,
     Ended,
     Entered,
     Item,
@@ -33,6 +34,7 @@ from runcue.core.schedule.plan import (
     ReadResult,
     Revive,
     Submit,
+    Tell,
     Verdicts,
     Withdraw,
 )
@@ -96,9 +98,16 @@ class FakeStore:
         return ReadResult(
             records={work_id: self.records[work_id] for work_id in request.ids if work_id in self.records},
             keys={key: self.records[owner] for key, owner in owners.items() if owner in self.records},
+            unique_keys={
+                key: newest for key in request.unique_keys if (newest := self._newest(key)) is not None
+            },
             dependents={need: self._failed_dependents(need) for need in request.dependents_of},
             forgotten={work_id: self.forgotten[work_id] for work_id in request.ids & self.forgotten.keys()},
         )
+
+    def _newest(self, unique_key: str) -> Record | None:
+        same = [record for record in self.records.values() if record.spec.unique_key == unique_key]
+        return max(same, key=lambda record: record.seq, default=None)
 
     def _failed_dependents(self, need: str) -> list[Record]:
         return [
@@ -206,10 +215,16 @@ class Bench:
             **fields,
         )
 
+    def expiring(self, id: str, seconds: float, **fields: Any) -> Spec:
+        """A submission that has to start within so many seconds."""
+        return self.spec(id, extras=Extras(expires=seconds), **fields)
+
     def submission(self, *ids: str | Spec | None, may_wait: bool = False, **fields: Any) -> Submit:
         """A submission of several works that are alike, or of specs."""
         specs = [spec if isinstance(spec, Spec) else self.spec(spec, **fields) for spec in ids]
-        is_plain = not any(spec.is_named or spec.depends_on or spec.idempotency_key for spec in specs)
+        is_plain = not any(
+            spec.is_named or spec.depends_on or spec.idempotency_key or spec.unique_key for spec in specs
+        )
         return Submit(specs, is_plain, may_wait, has_cost=any(spec.cost for spec in specs))
 
     def submit(self, *ids: str | Spec | None, **fields: Any) -> Any:
@@ -255,8 +270,16 @@ class Bench:
     def cancel(self, work_id: str, *, cascade: bool = False) -> Any:
         return self.reply(Cancel(work_id, cascade))
 
+    def progress(self, work_id: str, fraction: float | None = None, text: str | None = None) -> Plan:
+        """The latest attempt of that work reports how far it is."""
+        data = {"fraction": fraction, "text": text}
+        return self.turn(Tell("progress", work_id, data, self.tokens[work_id]))
+
     def revive(self, work_id: str, *, cascade: bool = False) -> Any:
         return self.reply(Revive(work_id, cascade))
+
+    def edit(self, work_id: str, **changes: Any) -> Any:
+        return self.reply(Edit(work_id, **changes))
 
     def purge(self, *work_ids: str) -> Any:
         return self.reply(Purge([*work_ids]))

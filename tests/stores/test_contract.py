@@ -20,7 +20,7 @@ from runcue.stores.sql.tables import Tables
 from runcue.stores.sql.units import Units
 from runcue.stores.sql.writer import Writer
 from runcue.stores.sqlite.store import sqlite_store
-from runcue.testing import contract
+from runcue.testing import contract, submitted
 
 
 def checks(*some: contract.Check) -> list[Any]:
@@ -107,11 +107,13 @@ async def test_a_store_that_forgets_keys_or_dependents_is_found_out() -> None:
         def read(self, request: ReadRequest) -> ReadResult:
             found = super().read(request)
             found.keys.clear()
+            found.unique_keys.clear()
             found.dependents = {need: some[::-1] for need, some in found.dependents.items()}
             return found
 
     await broken(contract.a_decision_reads_what_it_names, lambda: Keyless(SystemClock()))
     await broken(contract.a_key_leads_to_whoever_took_it_last, lambda: Keyless(SystemClock()))
+    await broken(submitted.a_unique_key_leads_to_the_newest_unit, lambda: Keyless(SystemClock()))
     await broken(contract.dependents_are_found_in_the_order_they_came, lambda: Keyless(SystemClock()))
 
 
@@ -175,6 +177,10 @@ async def test_turns_that_overlap_are_found_out() -> None:
          contract.results_are_read_with_their_events),
         (Writer, "_write_index_heads", lambda right: lambda tables, plan, revision: None,
          contract.others_learn_that_an_index_key_is_empty),
+        (Records, "_newest", lambda right: lambda tables, keys: {},
+         submitted.a_unique_key_leads_to_the_newest_unit),
+        (Writer, "_write_edits", lambda right: lambda tables, plan, now: None,
+         submitted.an_edited_unit_is_kept_as_it_was_edited),
         (Units, "latest", lambda right: lambda tables, query: [], contract.others_find_what_was_written),
     ],
 )  # fmt: skip

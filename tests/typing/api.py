@@ -273,6 +273,13 @@ async def work_with_it() -> None:
     assert_type(await cue.count(), dict[runcue.WorkState, int])
     assert_type(await cue.cancel("a", cascade=True), bool)
     assert_type(await cue.retry("a", cascade=True), bool)
+    assert_type(await cue.edit("a", params={"page": 2}, priority=3), None)
+    await cue.submit(
+        "named", unique=runcue.Unique(by=["page"], within="10m", on_conflict="replace"), expires="2h"
+    )
+    runcue.Unique(
+        by=lambda params: params["page"], while_active=True, on_conflict="extend", at_most=timedelta(hours=1)
+    )
     assert_type(await cue.purge("a"), bool)
     assert_type(await cue.purge_dead("named"), int)
     assert_type(await cue.wait("a", timeout="1m"), runcue.Work)
@@ -328,6 +335,8 @@ async def look_at_it(work: runcue.Work) -> None:
     assert_type(work.state, runcue.WorkState)
     assert_type(work.state.is_final, bool)
     assert_type(work.params, dict[str, Any])
+    assert_type(work.progress.fraction, float | None)
+    assert_type(work.progress.text, str | None)
     assert_type(work.history, tuple[runcue.Attempt, ...])
     assert_type(runcue.models.WorkUnit(id="a", task="b").last_error, str | None)
 
@@ -337,6 +346,7 @@ def in_another_thread() -> None:
     assert_type(cue.sync.submit(task_type="named", delay="5m"), str)
     assert_type(cue.sync.get("a"), runcue.Work | None)
     assert_type(cue.sync.cancel("a"), bool)
+    assert_type(cue.sync.edit("a", priority=2), None)
     assert_type(cue.sync.wait("a", timeout=5), runcue.Work)
     assert_type(cue.sync.result("a"), Any)
 
@@ -417,7 +427,9 @@ def mistakes(error: BaseException) -> Callable[[], object] | str:
             return error.action
         case runcue.WorkNotFound():
             return str(error.forgotten)
-        case runcue.WorkTimedOut() | runcue.WorkFailed() | runcue.WorkCancelled():
+        case runcue.WorkNotEditable():
+            return error.state
+        case runcue.WorkTimedOut() | runcue.WorkExpired() | runcue.WorkFailed() | runcue.WorkCancelled():
             return error.work.id
         case (
             runcue.StorageBusy()

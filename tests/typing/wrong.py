@@ -25,6 +25,7 @@ cue.start(queue="night")  # type: ignore[call-arg]
 
 runcue.Cue(5)  # type: ignore[arg-type]
 runcue.Retry(max_attempts="3")  # type: ignore[arg-type]
+runcue.Unique(within=60, on_conflict="ignore")  # type: ignore[arg-type]
 runcue.RateLimited(retry_after=[1])  # type: ignore[arg-type]
 runcue.adaptive(max="many")  # type: ignore[arg-type]
 runcue.map(str, 5)  # type: ignore[call-overload]

@@ -296,6 +296,14 @@ class Cue:
         revive = Revive(arguments.work_id(work_id), cascade)
         return bool(await self._open("retry").engine.request(revive))
 
+    async def edit(
+        self, work_id: str, *, params: Mapping[str, Any] | None = None, priority: float | None = None
+    ) -> None:
+        """Give a pending or failed unit other params, another priority, or both. A failed one stays failed."""
+        system, work_id = self._open("edit"), arguments.work_id(work_id)
+        record = await system.queries.record(work_id)
+        await system.engine.request(self._registry.edit(record.spec, params, priority))
+
     async def purge(self, work_id: str) -> bool:
         """Delete a failed unit without a trace; True when there was one."""
         return bool(await self._open("purge").engine.request(Purge([arguments.work_id(work_id)])))

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol, TypedDict
 import msgspec
 
 from runcue.core.model.retry import Retry
+from runcue.declare.unique import Unique
 
 Duration = float | timedelta | str
 Artifact = (
@@ -114,6 +115,8 @@ class PlainOptions(TypedDict, total=False):
     run_at: float | datetime | None
     delay: Duration | None
     retry: int | Retry | dict[str, Any] | None
+    unique: Unique | None
+    expires: Duration | None
 
 
 class SubmitOptions(PlainOptions, total=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Never, Unpack
 
 from runcue.declare import arguments
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Sync:
-    """`cue.sync`: submit, get, cancel, wait and result for code without an event loop."""
+    """`cue.sync`: submit, get, edit, cancel, wait and result for code without an event loop."""
 
     def __init__(self, cue: Cue) -> None:
         self._cue = cue
@@ -38,6 +38,12 @@ class Sync:
     def cancel(self, work_id: str, *, cascade: bool = False) -> bool:
         """Cancel a unit from another thread."""
         return bool(self._call(self._cue.cancel(arguments.work_id(work_id), cascade=cascade)))
+
+    def edit(
+        self, work_id: str, *, params: Mapping[str, Any] | None = None, priority: float | None = None
+    ) -> None:
+        """Give a pending or failed unit other params or another priority, from another thread."""
+        self._call(self._cue.edit(arguments.work_id(work_id), params=params, priority=priority))
 
     def wait(self, work_id: str, timeout: Duration | None = None) -> Work:
         """Block until a unit has ended and return it."""

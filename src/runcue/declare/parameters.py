@@ -71,6 +71,11 @@ class Parameters:
         self._loose = frozenset(
             name for name, codec in self.codecs.items() if encoding.holds_anything(codec.annotation)
         )
+        self.stored_defaults: dict[str, Any] = {}
+        """Those defaults that JSON has."""
+        for name, value in self.defaults.items():
+            with suppress(TypeError, ValueError):  # a default is never stored, so it may be of any kind
+                self.stored_defaults[name] = encoding.plain(value)
         fields = {name: codec.annotation for name, codec in self.codecs.items()}
         optional = {
             name: NotRequired[fields[name]] if name in self.defaults else fields[name] for name in fields
@@ -210,9 +215,8 @@ class Parameters:
         definitions = schema.pop("$defs")
         whole: dict[str, Any] = definitions.pop(schema["$ref"].rpartition("/")[2])
         properties = {name: whole["properties"][name] for name in self.names}
-        for name, value in self.defaults.items():
-            with suppress(TypeError, ValueError):  # a default is never stored, so it may be of any kind
-                properties[name] = {**properties[name], "default": encoding.plain(value)}
+        for name, value in self.stored_defaults.items():
+            properties[name] = {**properties[name], "default": value}
         return {
             "title": self.task,
             "type": "object",

@@ -32,7 +32,7 @@ from runcue.core.model.retry import Retry, retry_of_work
 from runcue.core.model.settings import Rule
 from runcue.core.model.state import Limits, base_name, is_pattern
 from runcue.core.schedule.gates import Questions
-from runcue.core.schedule.plan import Submit
+from runcue.core.schedule.plan import Edit, Submit
 from runcue.core.views.explain import OWN_POOL, POOL
 from runcue.declare import arguments
 from runcue.declare.callbacks import DatabaseCheck
@@ -49,6 +49,7 @@ from runcue.declare.service_choice import (
 )
 from runcue.declare.service_options import KeyOf, agreed, disagree, read_limits
 from runcue.declare.task import EXECUTORS, IMPLICIT, OUTSIDE, PRINTED, Task, codec_of
+from runcue.declare.unique import read_expires, read_unique
 from runcue.declare.unit import Unit
 from runcue.engine.artifacts import Artifacts, declared
 from runcue.engine.handler import executor_of, identity, is_plain_function, origin, own_name, spoken, takes
@@ -298,6 +299,8 @@ class Registry:
         run_at: float | datetime | None = None,
         delay: Seconds | None = None,
         retry: object = None,
+        unique: object = None,
+        expires: Seconds | None = None,
         task_type: str | Callable[..., Any] | None = None,
         **unknown: Any,
     ) -> Spec:
@@ -328,6 +331,19 @@ class Registry:
         if run_at is not None or delay is not None:
             due, wait = arguments.due(run_at, delay)
         policy = None if retry is None else retry_of_work(retry)
+        unique_key = extras = None
+        if outputs or unique is not None or expires is not None:
+            seconds = None if expires is None else read_expires(expires, wait)
+            rule = None
+            if unique is not None:
+                known_by = read_unique(unique, wait, has_run_at=due is not None,
+                                       has_key=idempotency_key is not None)  # fmt: skip
+                given = parse.decode_params(data)
+                if known.parameters is not None:
+                    given = {**known.parameters.stored_defaults, **given}
+                unique_key = known_by.key(known.name, given, target)
+                rule = known_by.rule()
+            extras = Extras(outputs=outputs, expires=seconds, unique=rule)
         work_id = ""  # made last: an id that a callback has seen must not be refused (decision 0003)
         if id is not None:
             work_id = parse.work_id(id)
@@ -340,10 +356,29 @@ class Registry:
                         timeout=limit, dependency_timeout=dependency_timeout,
                         idempotency_key=idempotency_key, priority=priority, run_at=due)  # fmt: skip
             services, cost = self._computed(known, work)
-        extras = Extras(outputs=outputs) if outputs else None
         return Spec(work_id or make_id(), known.name, data, services, queue, target, after, priority, due, wait,
-                    limit, dependency_timeout, idempotency_key, on_failed, id is not None, policy, cost,
-                    extras=extras)  # fmt: skip
+                    limit, dependency_timeout, idempotency_key, on_failed, id is not None, policy, cost, None,
+                    unique_key, extras)  # fmt: skip
+
+    def edit(self, spec: Spec, params: Mapping[str, Any] | None, priority: float | None) -> Edit:
+        """The inbox item that edits a unit; what it becomes is checked like a submission."""
+        if params is None and priority is None:
+            raise ConfigError("edit() changes params=, priority= or both. Give one of them.")
+        if priority is not None:
+            priority = parse.number(priority, "priority", -HIGHEST_PRIORITY, HIGHEST_PRIORITY)
+        edit = Edit(spec.id, priority=priority)
+        known = self.tasks.get(spec.task)
+        if params is not None and known is None:  # a program that only operates: services stay as they are
+            edit.params = parse.encode_params(params, self.options.max_params)
+        elif params is not None and known is not None:
+            made = self.spec(spec.task, make_id=lambda: spec.id, params=params, target=spec.target, queue=spec.queue,
+                             priority=spec.priority if priority is None else priority)  # fmt: skip
+            if made.extras is not None:
+                raise SubmitError("edit() cannot hand on outputs of other units: submit the unit anew.")
+            edit.params = made.params
+            if not known.is_plain:
+                edit.services, edit.cost = made.services, made.cost
+        return edit
 
     def _computed(self, task: Task, work: Work) -> tuple[tuple[str, ...], Cost]:
         """The services and the cost of one unit, where its task computes them."""
@@ -533,4 +568,6 @@ def _check_replaces(before: Task, task: Task) -> None:
 
 def _is_plain(spec: Spec) -> bool:
     """True when nothing has to be looked up before that unit is accepted."""
-    return not (spec.is_named or spec.depends_on or spec.idempotency_key is not None)
+    return not (
+        spec.is_named or spec.depends_on or spec.idempotency_key is not None or spec.unique_key is not None
+    )

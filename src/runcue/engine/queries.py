@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from runcue.core.ledger.deadlines import EXPIRED
 from runcue.core.ledger.ledger import Ledger
 from runcue.core.model.record import Record, Work, WorkState
 from runcue.core.schedule.plan import ReadRequest
@@ -16,7 +17,7 @@ from runcue.core.views.explain import FULL, Explanation, explain, explain_alone,
 from runcue.core.views.forecast import RECENT, Forecast, forecast, paces, tasks_of
 from runcue.core.views.query import Query
 from runcue.engine.engine import Engine
-from runcue.errors import RuncueError, WorkCancelled, WorkFailed, WorkNotFound, WorkTimedOut
+from runcue.errors import RuncueError, WorkCancelled, WorkExpired, WorkFailed, WorkNotFound, WorkTimedOut
 from runcue.host.loops import within
 from runcue.ports import Store, Turn
 
@@ -24,6 +25,8 @@ logger = logging.getLogger("runcue")
 
 HINT_AFTER = 2.0
 """Seconds that a caller waits for a unit of a Cue that was not started before a warning is logged."""
+ENDINGS: dict[str, type[WorkFailed]] = {"timeout": WorkTimedOut, EXPIRED: WorkExpired}
+"""What is raised for certain errors of a unit instead of WorkFailed."""
 NOT_STARTED = "nothing runs: this Cue was not started (use `async with cue`, or cue.start())"
 STOPPED = "nothing runs: this Cue was stopped (cue.start() continues)"
 
@@ -139,7 +142,7 @@ class Queries:
         work = self._view(record)
         if record.state is WorkState.CANCELLED:
             raise WorkCancelled(work)
-        raise (WorkTimedOut if work.error == "timeout" else WorkFailed)(work)
+        raise ENDINGS.get(str(work.error), WorkFailed)(work)
 
     async def join(self, ids: Iterable[str] | None, timeout: float | None) -> None:
         """Wait until nothing, or nothing of `ids`, is pending or running."""
@@ -188,11 +191,16 @@ class Queries:
         option = "keep_finished" if self._store.is_inline else "retention"
         return WorkNotFound(work_id, await self._engine.look(is_forgotten), option)
 
-    async def explain(self, work_id: str) -> Explanation:
-        """Explain why a unit is in its state."""
+    async def record(self, work_id: str) -> Record:
+        """A unit as it stands; raises when there is none."""
         record = await self._store.get(work_id)
         if record is None:
             raise await self.not_found(work_id)
+        return record
+
+    async def explain(self, work_id: str) -> Explanation:
+        """Explain why a unit is in its state."""
+        record = await self.record(work_id)
         return await self._engine.look(
             lambda scheduler, turn: self._explained(scheduler.ledger, record, turn)
         )
@@ -211,10 +219,7 @@ class Queries:
 
     async def number_of(self, work_id: str) -> int:
         """The number of a unit in the order of submission."""
-        record = await self._store.get(work_id)
-        if record is None:
-            raise await self.not_found(work_id)
-        return record.seq
+        return (await self.record(work_id)).seq
 
     async def dependents(self, work_id: str, limit: int) -> list[Record]:
         """The units that depend on a unit, in the order of their submission."""

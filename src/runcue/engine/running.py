@@ -6,6 +6,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +16,7 @@ from runcue.core.limits.headers import asked
 from runcue.core.limits.headers import read as read_headers
 from runcue.core.limits.meter import checked
 from runcue.core.model.failure import clean
-from runcue.core.model.record import Record, Work, view
+from runcue.core.model.record import ProgressReport, Record, Work, view
 from runcue.core.schedule.plan import Charge, Item, Observe, Tell
 from runcue.engine.callback_errors import log_trouble
 from runcue.errors import RuncueError, quoted
@@ -74,10 +75,11 @@ class RunningWork(Fields):  # type: ignore[misc] # frozen in effect: nothing in 
     like a Work; to a type checker it is one.)
     """
 
-    __slots__ = ("_run", "_work")
+    __slots__ = ("_progress", "_run", "_work")
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._progress: ProgressReport | None = None
         self._work: Work | None = None
 
     @property
@@ -85,9 +87,15 @@ class RunningWork(Fields):  # type: ignore[misc] # frozen in effect: nothing in 
         """True from the moment this attempt no longer counts: cancelled, timed out or stopped."""
         return self._run.is_given_up
 
-    def progress(self, fraction: float | None = None, text: str | None = None) -> None:
-        """Report how far this is; emitted at most once a second. May be called from any thread."""
-        self._run.reports.progress(self._run, fraction, text)
+    if not TYPE_CHECKING:  # a type checker takes it for the field of Work
+
+        @property
+        def progress(self) -> ProgressReport:
+            """Called, reports how far this is; read, what was reported last."""
+            progress = self._progress
+            if progress is None:
+                progress = self._progress = ProgressReport(partial(self._run.reports.progress, self._run))
+            return progress
 
     def charge(self, **amounts: float) -> None:
         """Charge what was really used of each quantity; several charges add up. May be called from any thread.

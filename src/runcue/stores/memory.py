@@ -46,6 +46,7 @@ class MemoryStore:
         self.clock = clock
         self._records: dict[str, Record] = {}
         self._keys: dict[str, str] = {}
+        self._unique_keys: dict[str, dict[str, None]] = {}  # key → ids, in the order they came
         self._dependents: dict[str, dict[str, None]] = {}  # need → ids, in the order they came
         self._forgotten: dict[str, WorkState] = {}
         self._config: dict[str, str] = {}
@@ -78,6 +79,9 @@ class MemoryStore:
         for key in request.keys:
             if (owner := self._keys.get(key)) is not None:
                 found.keys[key] = self._records[owner]
+        for key in request.unique_keys:
+            if key in self._unique_keys:
+                found.unique_keys[key] = self._records[next(reversed(self._unique_keys[key]))]
         for need in request.dependents_of:
             found.dependents[need] = [self._records[one] for one in self._dependents.get(need, ())]
         return found
@@ -125,6 +129,7 @@ class MemoryStore:
         """Forget everything."""
         self._records.clear()
         self._keys.clear()
+        self._unique_keys.clear()
         self._dependents.clear()
         self._forgotten.clear()
         self._config.clear()
@@ -139,7 +144,12 @@ class MemoryStore:
             records.pop(work_id, None)
         records.update(plan.records)
         for record in plan.keyed:
-            self._keys[str(record.spec.idempotency_key)] = record.id
+            if record.spec.idempotency_key is not None:
+                self._keys[record.spec.idempotency_key] = record.id
+            if record.spec.unique_key is not None:
+                ids = self._unique_keys.setdefault(record.spec.unique_key, {})
+                ids.pop(record.id, None)  # revived, it is the newest
+                ids[record.id] = None
         for record in plan.dependent:
             for need in record.spec.depends_on:
                 self._dependents.setdefault(need, {})[record.id] = None
@@ -158,13 +168,16 @@ class MemoryStore:
         key = record.spec.idempotency_key
         if key is not None and self._keys.get(key) == work_id:
             del self._keys[key]
-        if record.spec.depends_on:
-            self._forget_dependent(record)
+        if record.spec.unique_key is not None:
+            _drop(self._unique_keys, record.spec.unique_key, work_id)
+        for need in set(record.spec.depends_on):
+            _drop(self._dependents, need, work_id)
         return record
 
-    def _forget_dependent(self, record: Record) -> None:
-        for need in set(record.spec.depends_on):
-            ids = self._dependents[need]
-            del ids[record.id]
-            if not ids:
-                del self._dependents[need]
+
+def _drop(lists: dict[str, dict[str, None]], name: str, work_id: str) -> None:
+    """Take an id out of the list of that name, and an empty list away."""
+    ids = lists[name]
+    del ids[work_id]
+    if not ids:
+        del lists[name]

@@ -35,7 +35,7 @@ from runcue.core.model.state import BreakerState, Grant, Limits, Overdue, Servic
 from runcue.core.schedule.plan import Key, Plan, ReadRequest, Spent
 from runcue.core.views.query import Query
 from runcue.ports import Turn
-from runcue.testing import exchange, manual_turns
+from runcue.testing import exchange, manual_turns, submitted
 from runcue.testing.manual_turns import (
     NOW,
     Broken,
@@ -228,6 +228,7 @@ EVERY: tuple[Check, ...] = (
     a_decision_that_raises_leaves_nothing,
     a_decision_reads_what_it_names,
     a_key_leads_to_whoever_took_it_last,
+    *submitted.EVERY,
     dependents_are_found_in_the_order_they_came,
     purged_work_leaves_no_trace,
     a_purged_id_may_be_used_again_in_the_same_turn,

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from runcue.core.model.events import EventDraft
 from runcue.core.model.lifecycle import finished, move, started
-from runcue.core.model.record import Attempt, Record, Spec, WorkState
+from runcue.core.model.record import Attempt, Extras, Progress, Record, Spec, Uniqueness, WorkState
 from runcue.core.model.state import NO_HEAD, Head
 from runcue.core.schedule.plan import Changes, Plan, Post, TurnReader
 from runcue.core.views.query import Query, by_task
@@ -157,9 +157,12 @@ class Hand:
         """Put a record into a plan, with all that a scheduler would note with it."""
         before = self.kept.get(record.id)
         plan.records[record.id] = record
+        is_newest = before is None or record.seq != before.seq
+        if is_newest and (record.spec.idempotency_key is not None or record.spec.unique_key is not None):
+            plan.keyed.append(record)
+        if before is not None and record.spec != before.spec:
+            plan.respecified.add(record.id)
         if before is None:
-            if record.spec.idempotency_key is not None:
-                plan.keyed.append(record)
             if record.spec.depends_on:
                 plan.dependent.append(record)
         elif record.seq != before.seq:
@@ -285,6 +288,9 @@ def failed(*numbers: int) -> list[Record]:
     ]  # fmt: skip
 
 
+EXTRAS = Extras((("run", "nightly"),), "page 1", 60.0, ("w1",), Uniqueness(600.0, "extend", 3600.0))
+
+
 def specimens() -> list[Record]:
     """Records of every kind, with values that are easily lost in encoding."""
     line = Attempt(1, NOW, 0.25, "ConnectionError: gone", "worker")
@@ -303,11 +309,12 @@ def specimens() -> list[Record]:
                 history=(line,), index_key="later", throttled_since=NOW - 1),
         pending(9, crashes=2, error="worker_lost", history=tuple(replace(line, number=n) for n in range(1, 101))),
         replace(pending(10), state=WorkState.RUNNING, token=7, worker="me", started_at=NOW + 1,
-                index_key="running/me"),
+                index_key="running/me", progress=Progress(0.25, "ü \u2028 half"), expires_at=NOW + 60),
         replace(pending(11), state=WorkState.FAILED, error="permanent: ü", traceback="t", completed_at=NOW + 2,
                 spent=1, failures=1, index_key=None, sort_key=0.0,
                 history=(line, replace(line, at=None, duration=None))),
-        replace(pending(12), state=WorkState.CANCELLED, completed_at=NOW + 2, index_key=None, sort_key=0.0),
+        replace(pending(12, unique_key="[1]", group="import", extras=EXTRAS), state=WorkState.CANCELLED,
+                completed_at=NOW + 2, index_key=None, sort_key=0.0),
         replace(pending(13), state=WorkState.COMPLETED, skipped=True, completed_at=NOW + 2, index_key=None,
                 sort_key=0.0),
     ]  # fmt: skip

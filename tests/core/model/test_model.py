@@ -8,7 +8,18 @@ import pytest
 from msgspec.structs import astuple, fields
 
 from runcue.core.model.lifecycle import MOVES
-from runcue.core.model.record import Attempt, Extras, PriorityContext, Record, Spec, Work, WorkState, view
+from runcue.core.model.record import (
+    Attempt,
+    Extras,
+    PriorityContext,
+    Progress,
+    ProgressReport,
+    Record,
+    Spec,
+    Work,
+    WorkState,
+    view,
+)
 from runcue.core.model.retry import Retry
 
 SPEC = Spec(
@@ -27,7 +38,7 @@ SPEC = Spec(
     idempotency_key="key",
     retry=Retry(5),
     group="import",
-    extras=Extras(tags=(("run", "nightly"),), label="page 1", expires_at=999.0),
+    extras=Extras(tags=(("run", "nightly"),), label="page 1", expires=899.0),
 )
 HISTORY = (Attempt(1, 120.0, 2.0, "ValueError: no", "worker"),)
 RECORD = Record(
@@ -51,6 +62,8 @@ RECORD = Record(
     traceback="Traceback …",
     history=HISTORY,
     worker="host-1",
+    expires_at=999.0,
+    progress=Progress(0.5, "half"),
 )
 
 READ = {"params": {"page": 1}, "tags": {"run": "nightly"}}
@@ -164,3 +177,22 @@ def test_a_priority_context_knows_its_work_by_both_names() -> None:
     context = PriorityContext(view(RECORD), 3.0, 7)
     assert context.work_unit is context.work
     assert (context.wait_time, context.queue_depth, context.service_pressure) == (3.0, 7, {})
+
+
+# --- Progress -------------------------------------------------------------------------------------
+
+
+def test_the_progress_of_a_work_built_by_hand_can_be_reported_and_stays_as_it_is() -> None:
+    work = Work(id="a", task="t", progress=Progress(0.5, "half"))
+    work.progress(0.9, "nearly")
+    assert (work.progress.fraction, work.progress.text) == (0.5, "half")
+    assert (Work("b", "t").progress.fraction, Work("b", "t").progress.text) == (None, None)
+
+
+def test_a_report_is_passed_on_and_read_again_and_travels_as_what_it_said() -> None:
+    said: list[object] = []
+    report = ProgressReport(lambda fraction, text: said.append((fraction, text)))
+    report(0.5)
+    report(0.75, "more")
+    assert said == [(0.5, None), (0.75, "more")]
+    assert pickle.loads(pickle.dumps(report)) == Progress(0.75, "more")

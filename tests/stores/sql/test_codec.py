@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
 from runcue.core.model.parse import Rate
-from runcue.core.model.record import Attempt, Extras, Record, Spec, WorkState
+from runcue.core.model.record import Attempt, Extras, Progress, Record, Spec, Uniqueness, WorkState
 from runcue.core.model.retry import BACKOFFS, Retry
 from runcue.core.model.state import BreakerState, Grant, Head, Limits, Overdue, ServiceState, Worker
 from runcue.errors import Permanent, StorageCorrupt
@@ -109,12 +109,12 @@ PLAIN = Record("w1", PLAIN_SPEC, 4, 100.0, 100.5, index_key="ready/extract", sor
 FULL_SPEC = Spec(
     "w2", "täsk", b'{"text":"\xc3\xbc\\u0000"}', (), "night", "out\0.txt", ("a", "b"), 2.5, 1.0, 2.0, 3.0, 4.0, "key",
     "return", True, Retry(7, "power", 1.5, 9.0, jitter=False), (("tokens", 12.0), ("usd", 0.5)),
-    "impört", "[1]", Extras((("run", "nightly"),), "läbel", 8.0, ("a",)),
+    "impört", "[1]", Extras((("run", "nightly"),), "läbel", 8.0, ("a",), Uniqueness(60.0, "extend", 90.0)),
 )  # fmt: skip
 FULL = Record(
     "w2", FULL_SPEC, 5, -1.5, 2.0, WorkState.FAILED, 2, 3, 4, 5, 6.0, 7.0, 8.0, 9.0, True, [1, {"a": None}], "error",
     "trace", (Attempt(1, None, None, "x"), Attempt(1, 1.5, 0.5, "y", "w")), 10, "worker", 11, 12.0, "index_key",
-    13.0, 14.0, "ssh_a",
+    13.0, 14.0, "ssh_a", 15.0, Progress(0.5, "hälf"),
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import apsw
 import pytest
 from msgspec.structs import asdict, replace
 
-from runcue.core.model.record import Attempt, Extras, Record, Spec, WorkState
+from runcue.core.model.record import Attempt, Extras, Progress, Record, Spec, WorkState
 from runcue.core.model.retry import Retry
 from runcue.stores.sql import codec, statements
 from runcue.stores.sqlite.schema import migrate
@@ -33,6 +33,7 @@ OF_RECORD: dict[str, Any] = {
     "throttled_since": 9.0, "skipped": True, "result": [1], "error": "error", "traceback": "trace",
     "history": (Attempt(1, None, None, "x"),), "crashes": 10, "worker": "worker", "missing": 11, "since": 12.0,
     "index_key": "index_key", "sort_key": 13.0, "watch_at": 14.0, "chosen": "ssh_a",
+    "expires_at": 15.0, "progress": Progress(0.5, "half"),
 }  # fmt: skip
 VARIED = [
     *(replace(RUNNING, spec=replace(SPEC, **{name: value})) for name, value in OF_SPEC.items()),

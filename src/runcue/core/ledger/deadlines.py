@@ -1,7 +1,8 @@
 """When a pending unit is due by its own times, and when its time limits on waiting are reached.
 
 Both follow from the record and the settings alone. The next limit is in the record (`watch_at`), so that a store can
-find the units that have reached one. A start ends all limits; they begin anew when the unit becomes pending again.
+find the units that have reached one. A start ends all limits; they begin anew when the unit becomes pending again,
+but for the moment at which it expires (`expires_at`): that stays as it is until the unit is retried by hand.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from runcue.core.model.settings import Settings
 
 DEPENDENCY, THROTTLE = "dependency_timeout", "throttle_timeout"
 WARNING, TIMEOUT = "pending_warning", "pending_timeout"
+EXPIRED = "expired"
 
 
 def is_before_run_at(record: Record, wall: float) -> bool:
@@ -37,6 +39,8 @@ def deadlines(record: Record, settings: Settings, now: float, wall: float) -> It
     spec = record.spec
     if spec.dependency_timeout is not None and spec.depends_on and record.started_at is None:
         yield record.since + spec.dependency_timeout, DEPENDENCY
+    if record.expires_at is not None:
+        yield record.expires_at, EXPIRED
     if record.throttled_since is not None:
         yield record.throttled_since + settings.throttle_timeout, THROTTLE
     if settings.pending_warn_after is not None or settings.pending_timeout is not None:

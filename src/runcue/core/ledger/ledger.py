@@ -64,6 +64,12 @@ def rank_of(spec: Spec, now: float, step: float | None) -> float:
     return due - (STRICT_STEP if step is None else step) * spec.priority
 
 
+def expiry(spec: Spec, now: float) -> float | None:
+    """When a unit expires that comes now, or is retried by hand now."""
+    expires = None if spec.extras is None else spec.extras.expires
+    return None if expires is None else now + expires
+
+
 class Ledger:
     """Moves units from one state to the next, in all parts at once."""
 
@@ -198,9 +204,9 @@ class Ledger:
 
     # pending ------------------------------------------------------------------------------------------------
 
-    def accept(self, specs: Sequence[Spec]) -> list[Record]:
+    def accept(self, specs: Sequence[Spec], *, is_plain: bool = False) -> list[Record]:
         """Make a record for each new unit. Those that wait for nothing are put in their lane; the others are
-        returned, for the caller to place."""
+        returned, for the caller to place. `is_plain` says that none has a key or dependencies."""
         now, plan, seq, lanes = self.turn.now, self.turn.plan, self.counters.seq, self.lanes
         settings = lanes.settings
         find_lane: Callable[[Spec], Lane | None] = lanes.lane_of
@@ -223,8 +229,15 @@ class Ledger:
             rank = now
             if spec.priority or spec.run_at is not None or spec.delay:
                 rank = rank_of(spec, now, settings.age_step)
-            if is_watched or spec.depends_on or spec.run_at is not None or spec.delay:
-                record = Record(spec.id, spec, seq, rank, now, since=now)
+            extras = spec.extras
+            if (
+                is_watched
+                or spec.run_at is not None
+                or spec.delay
+                or spec.depends_on
+                or (extras is not None and extras.expires is not None)
+            ):
+                record = Record(spec.id, spec, seq, rank, now, since=now, expires_at=expiry(spec, now))
                 others.append(record)
             else:
                 mine = lane
@@ -246,11 +259,8 @@ class Ledger:
                     run.append(record)
             fresh[spec.id] = record
             emit(record)
-            if spec.depends_on:
-                plan.dependent.append(record)
-            if spec.idempotency_key is not None:
-                plan.keyed.append(record)
-                self.lookups.note_key(record)
+            if not is_plain:
+                self._note_names(record)
         self.counters.accepted(len(specs))
         self.working.add(fresh)
         for mine, run in runs:
@@ -260,6 +270,36 @@ class Ledger:
             for record in fresh.values():
                 self.ages.note(record)
         return others
+
+    def _note_names(self, record: Record) -> None:
+        """Plan what others find a new unit by: its keys, and what it depends on."""
+        spec, plan = record.spec, self.turn.plan
+        if spec.depends_on:
+            plan.dependent.append(record)
+        if spec.idempotency_key is not None or spec.unique_key is not None:
+            plan.keyed.append(record)
+            self.lookups.note_keys(record)
+
+    def change(self, record: Record, spec: Spec, expires_at: float | None) -> Record:
+        """Give a pending or final unit another spec. A pending one waits where that belongs from now on."""
+        step = self.lanes.settings_of(spec.task).age_step
+        changed = replace(
+            record, spec=spec, rank=rank_of(spec, record.created_at, step), expires_at=expires_at
+        )
+        plan = self.turn.plan
+        plan.respecified.add(record.id)
+        if record.state.is_final:
+            plan.records[record.id] = changed
+            plan.rewritten.add(record.id)
+            return changed
+        if str(record.index_key).startswith(READY):
+            self.leave_line(record)  # callbacks are called about it anew
+        self.working.write(changed)
+        if spec.unique_key is not None:
+            self.lookups.note_keys(changed)
+        changed = self.arm(changed)
+        self.place(changed)
+        return changed
 
     def place(self, record: Record) -> None:
         """Put a pending unit where it waits: for its time, for other units, or in its lane."""
@@ -363,7 +403,8 @@ class Ledger:
             self.risk.is_over()
         is_overdue = self.capacity.overdue(token) is not None
         worker = record.worker if is_overdue else None
-        record = move(record, verb, token=0, worker=worker, index_key=None, since=self.turn.now, **changes)
+        record = move(record, verb, token=0, worker=worker, index_key=None, since=self.turn.now,
+                      progress=None, **changes)  # fmt: skip
         self.counters.returned()
         self.ages.note(record)
         if is_overdue:
@@ -460,7 +501,13 @@ class Ledger:
         seq = self.counters.revived(record.state)
         record = move(record, "revive", failures=0, throttled_since=None, completed_at=None, started_at=None,
                       result=None, error=None, traceback=None)  # fmt: skip
-        record = replace(record, seq=seq, since=self.turn.now, crashes=0)
+        expires_at = expiry(record.spec, self.turn.now)
+        record = replace(
+            record, seq=seq, since=self.turn.now, crashes=0, expires_at=expires_at, progress=None
+        )
+        if record.spec.unique_key is not None:  # it is the newest of those that have its key
+            self.turn.plan.keyed.append(record)
+            self.lookups.note_keys(record)
         self._retention.want_for(record)
         self.working.write(record)
         self.ages.note(record)

@@ -10,9 +10,9 @@ from runcue.core.schedule.plan import ReadRequest, ReadResult, Revive
 
 
 class Lookups:
-    """Stored records, and which unit has which idempotency key. Forgotten when the next turn begins."""
+    """Stored records, and which unit has which key. Forgotten when the next turn begins."""
 
-    __slots__ = ("_ids", "_is_used", "_keys", "_turn", "_walks", "found")
+    __slots__ = ("_ids", "_is_used", "_keys", "_turn", "_unique_keys", "_walks", "found")
 
     def __init__(self, turn: CurrentTurn) -> None:
         self._turn = turn
@@ -26,12 +26,14 @@ class Lookups:
             self.found = ReadResult()
             self._ids: set[str] = set()
             self._keys: set[str] = set()
+            self._unique_keys: set[str] = set()
             self._walks: dict[Revive, tuple[list[str], set[str]]] = {}
 
     def unread(self, wanted: ReadRequest) -> ReadRequest:
         """The part of a request that was not read yet in this turn."""
         wanted.ids -= self._ids
         wanted.keys -= self._keys | self.found.keys.keys()
+        wanted.unique_keys -= self._unique_keys | self.found.unique_keys.keys()
         return wanted
 
     def absorb(self, wanted: ReadRequest, found: ReadResult) -> None:
@@ -39,9 +41,14 @@ class Lookups:
         self._is_used = True
         self._ids |= wanted.ids
         self._keys |= wanted.keys
+        self._unique_keys |= wanted.unique_keys
         known = self.found
         known.records.update(found.records)
         known.keys.update(found.keys)
+        known.unique_keys.update(found.unique_keys)
+        for record in found.unique_keys.values():
+            known.records[record.id] = record
+            self._ids.add(record.id)
         known.dependents.update(found.dependents)
         for dependents in found.dependents.values():
             known.records.update((record.id, record) for record in dependents)
@@ -67,10 +74,13 @@ class Lookups:
             self._ids.update(unknown)
             self.found.records.update(self._turn.reader.by_id(unknown))
 
-    def note_key(self, record: Record) -> None:
-        """Note that a new unit has its idempotency key from now on."""
-        assert record.spec.idempotency_key is not None
-        self.found.keys[record.spec.idempotency_key] = record
+    def note_keys(self, record: Record) -> None:
+        """Note that a unit is the one that its idempotency key and its unique key name from now on."""
+        spec = record.spec
+        if spec.idempotency_key is not None:
+            self.found.keys[spec.idempotency_key] = record
+        if spec.unique_key is not None:
+            self.found.unique_keys[spec.unique_key] = record
         self._is_used = True
 
     def walk(self, item: Revive) -> tuple[list[str], list[str], set[str]]:
@@ -89,6 +99,8 @@ class Lookups:
         # else `WorkingSet.state_of` would take the id for a unit that ended well
         if not record.spec.is_named:
             found.forgotten[record.id] = record.state
-        found.keys = {key: owner for key, owner in found.keys.items() if owner.id != record.id}
+        for owners in (found.keys, found.unique_keys):
+            for key in [key for key, owner in owners.items() if owner.id == record.id]:
+                del owners[key]
         for dependents in found.dependents.values():
             dependents[:] = [one for one in dependents if one.id != record.id]

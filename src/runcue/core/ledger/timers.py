@@ -30,7 +30,7 @@ Entry = tuple[float, int, str]
 class Timers:
     """The moments at which a pending unit changes by the passing of time alone."""
 
-    __slots__ = ("_armed_at", "_by_wall", "_deadlines", "_later", "_turn", "_watch_at", "_working")
+    __slots__ = ("_armed_at", "_by_wall", "_deadlines", "_later", "_passed", "_turn", "_watch_at", "_working")
 
     def __init__(self, turn: CurrentTurn, working: WorkingSet) -> None:
         self._turn = turn
@@ -42,10 +42,13 @@ class Timers:
         """When a time limit of a unit in the shared store is next reached."""
         self._armed_at = math.inf
         """The first of those that this turn added."""
+        self._passed: list[str] = []
+        """Units in the shared store of which this turn added one that had passed already."""
 
     def begin(self) -> None:
         """Begin a turn."""
         self._armed_at = math.inf
+        self._passed.clear()
 
     def load(self, watch_at: float) -> None:
         """Take over from the store when a time limit is next reached."""
@@ -63,7 +66,16 @@ class Timers:
         if not self._working.is_complete:
             self._working.note_head(name, (at, record.seq))
         else:
-            heappush(self._later if name is LATER else self._by_wall, (at, record.seq, record.id))
+            heap = self._later if name is LATER else self._by_wall
+            heappush(heap, (at, record.seq, record.id))
+            if len(heap) > 4 * len(self._working.records) + FEW:
+                heap[:] = sorted({one for one in heap if self._waits(one, name)})
+
+    def _waits(self, entry: Entry, name: str) -> bool:
+        """True while a unit waits for that very moment."""
+        at, seq, work_id = entry
+        record = self._working.records.get(work_id)
+        return record is not None and (record.seq, record.index_key, record.sort_key) == (seq, name, at)
 
     def due(self) -> Iterator[Record]:
         """The units whose time has come; the caller places them anew."""
@@ -71,12 +83,11 @@ class Timers:
         if turn.reader is not None:
             yield from self._due_of(LATER, turn.now)
             yield from self._due_of(WALL, turn.wall)
-        for heap, now in ((self._later, turn.now), (self._by_wall, turn.wall)):
+        for name, heap, now in ((LATER, self._later, turn.now), (WALL, self._by_wall, turn.wall)):
             while heap and heap[0][0] <= now:
-                _, seq, work_id = heappop(heap)
-                record = self._working.records.get(work_id)
-                if record is not None and record.seq == seq and not record.token:
-                    yield record
+                entry = heappop(heap)
+                if self._waits(entry, name):
+                    yield self._working.records[entry[2]]
 
     def _due_of(self, name: str, now: float) -> Iterator[Record]:
         """The units under an index key of the shared store whose time has come."""
@@ -93,9 +104,15 @@ class Timers:
     def next_at(self) -> float:
         """When a unit is next due, or the wall clock has to be read again for one."""
         now, heads = self._turn.now, self._working.heads
-        at = self._later[0][0] if self._later else heads.get(LATER, (math.inf, 0))[0]
-        by_wall = self._by_wall[0][0] if self._by_wall else heads.get(WALL, (math.inf, 0))[0]
+        at = min(self._first(self._later, LATER), heads.get(LATER, (math.inf, 0))[0])
+        by_wall = min(self._first(self._by_wall, WALL), heads.get(WALL, (math.inf, 0))[0])
         return at if by_wall == math.inf else min(at, now + min(by_wall - self._turn.wall, WALL_CHECK))
+
+    def _first(self, heap: list[Entry], name: str) -> float:
+        """The first moment that a unit still waits for; outdated ones before it are dropped."""
+        while heap and not self._waits(heap[0], name):
+            heappop(heap)
+        return heap[0][0] if heap else math.inf
 
     # waiting for too long -------------------------------------------------------------------------------------
 
@@ -107,6 +124,8 @@ class Timers:
         if watched.watch_at is not None and not self._working.is_complete:
             self._armed_at = min(self._armed_at, watched.watch_at)
             self._watch_at = min(self._watch_at, watched.watch_at)
+            if watched.watch_at <= self._turn.now:
+                self._passed.append(watched.id)
         elif watched.watch_at is not None:
             deadlines = self._deadlines
             heappush(deadlines, (watched.watch_at, watched.seq, watched.id))
@@ -143,7 +162,11 @@ class Timers:
             # limits that this turn added are not in the store yet: the next turn finds them
             if len(page) < PAGE:
                 self._watch_at = min(reader.next_watch(now), self._armed_at)
-                return
+                break
+        for work_id in self._passed:
+            current = self._working.live(work_id)
+            if current is not None and current.watch_at is not None and current.watch_at <= now:
+                yield current
 
     def next_limit_at(self) -> float:
         """When the next time limit of a unit may be reached."""

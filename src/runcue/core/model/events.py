@@ -14,6 +14,7 @@ from runcue.core.model.record import Record, WorkState
 
 EVENTS: dict[str, str] = {
     "queued": "A new unit was accepted.",
+    "edited": "What a unit was submitted with was changed, by `edit` or by a duplicate of it (`unique=`).",
     "started": "A handler is about to be called.",
     "completed": "The handler returned; the result is stored.",
     "failed": "An attempt failed; `final` tells whether it was the last.",
@@ -39,7 +40,7 @@ EVENTS: dict[str, str] = {
 }
 
 WORK_EVENTS = frozenset(
-    {"queued", "started", "completed", "failed", "retrying", "cancelled", "skipped", "progress",
+    {"queued", "edited", "started", "completed", "failed", "retrying", "cancelled", "skipped", "progress",
      "stale_completion"}
 )  # fmt: skip
 FINAL_EVENTS = frozenset({"completed", "failed", "cancelled", "skipped"})

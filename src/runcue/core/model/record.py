@@ -10,7 +10,7 @@ All are frozen. Times are seconds of queue time, which looks like epoch seconds 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -57,6 +57,48 @@ class Attempt(msgspec.Struct, frozen=True):
     worker: str | None = None
 
 
+class Uniqueness(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Which units with its key a new unit is a duplicate of, and what then becomes of both."""
+
+    within: float | None = None
+    """Those that came less than so many seconds ago; None: those that are pending or running."""
+    on_conflict: str = "return"
+    at_most: float | None = None
+    """How many seconds after it came a unit is postponed at most, by however many duplicates."""
+
+
+class Progress(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """How far the handler of a unit said that it is. Called, as handlers do, it takes the next report."""
+
+    fraction: float | None = None
+    text: str | None = None
+
+    def __call__(self, fraction: float | None = None, text: str | None = None) -> None:
+        """Does nothing: so that a handler that reports its progress can be tested with a Work made by hand."""
+
+
+NO_PROGRESS = Progress()
+
+
+class ProgressReport:
+    """What a handler has as `work.progress`: called, it reports; `fraction` and `text` are what it reported last."""
+
+    __slots__ = ("_report", "fraction", "text")
+
+    def __init__(self, report: Callable[[float | None, str | None], None]) -> None:
+        self._report = report
+        self.fraction: float | None = None
+        self.text: str | None = None
+
+    def __call__(self, fraction: float | None = None, text: str | None = None) -> None:
+        """Report how far this is; emitted at most once a second. May be called from any thread."""
+        self.fraction, self.text = fraction, text
+        self._report(fraction, text)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Progress, (self.fraction, self.text)
+
+
 class Extras(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """What few units are submitted with."""
 
@@ -64,10 +106,12 @@ class Extras(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Names and values by which people find it again."""
     label: str | None = None
     """What people know it by, where its task computes that."""
-    expires_at: float | None = None
-    """When it fails if it has not started before."""
+    expires: float | None = None
+    """Seconds after which it fails if it has not started before."""
     outputs: tuple[str, ...] = ()
     """The units whose results are put into its params when it starts."""
+    unique: Uniqueness | None = None
+    """Which units with its `unique_key` it is a duplicate of."""
 
 
 NO_EXTRAS = Extras()
@@ -143,6 +187,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """When it reaches its next time limit."""
     chosen: str | None = None
     """The service of a group that it was last started on."""
+    expires_at: float | None = None
+    """When it fails if it has not started before."""
+    progress: Progress | None = None
+    """What its running or last attempt said of how far it is."""
 
     @property
     def services(self) -> tuple[str, ...]:
@@ -194,6 +242,8 @@ class Work(msgspec.Struct, frozen=True):
     """What people know it by, where its task computes that."""
     expires_at: float | None = None
     """When it fails if it has not started before."""
+    progress: Progress = NO_PROGRESS
+    """How far its handler last said that it is: `progress.fraction` and `progress.text`."""
 
     @property
     def task_type(self) -> str:
@@ -220,9 +270,6 @@ class Work(msgspec.Struct, frozen=True):
         """True once it was cancelled (a running handler sees this at once)."""
         return self.state is WorkState.CANCELLED
 
-    def progress(self, fraction: float | None = None, text: str | None = None) -> None:
-        """Does nothing: so that a handler that reports its progress can be tested with a Work made by hand."""
-
     def charge(self, **amounts: float) -> None:
         """Does nothing: so that a handler that reports what it used can be tested with a Work made by hand."""
 
@@ -240,7 +287,7 @@ def view(record: Record) -> Work:
                 record.result, record.error, spec.depends_on, spec.timeout, spec.dependency_timeout,
                 spec.idempotency_key, spec.priority, spec.run_at, record.skipped, record.services, record.traceback,
                 record.history, record.failures, spec.retry, worker, spec.group, dict(extras.tags), extras.label,
-                extras.expires_at)  # fmt: skip
+                record.expires_at, record.progress or NO_PROGRESS)  # fmt: skip
 
 
 class PriorityContext(msgspec.Struct, frozen=True):

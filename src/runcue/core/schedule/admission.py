@@ -1,6 +1,7 @@
-"""Whether a submission is accepted: ids, idempotency keys, cycles, room. All of its units are, or none.
+"""Whether a submission is accepted: ids, keys, duplicates, cycles, room. All of its units are, or none.
 
-Everything is checked before anything is written, so a refusal has nothing to undo.
+Everything is checked before anything is written, so a refusal has nothing to undo. What becomes of a unit that has
+the unique key of another is in duplicates.py.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import msgspec
 from runcue.core.ledger.ledger import Ledger
 from runcue.core.model.parse import decode_params
 from runcue.core.model.record import Spec, WorkState
+from runcue.core.schedule.duplicates import Duplicates
 from runcue.core.schedule.graph import find_cycle
 from runcue.core.schedule.outcome import fail_for, join
 from runcue.core.schedule.plan import NO_ANSWER, ReadRequest, Submit, Withdraw
@@ -28,6 +30,8 @@ def add_needs(ledger: Ledger, submit: Submit, wanted: ReadRequest) -> None:
             wanted.ids.add(spec.id)
         if spec.idempotency_key is not None:
             wanted.keys.add(spec.idempotency_key)
+        if spec.unique_key is not None:
+            wanted.unique_keys.add(spec.unique_key)
         wanted.ids.update(need for need in spec.depends_on if need not in records)
 
 
@@ -41,15 +45,26 @@ def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> object:
         refusal = _unaffordable(ledger, submit.specs)
         if refusal is not None:
             return refusal
+    ids: list[str] | None = None
+    fresh = submit.specs
+    duplicates = None if submit.is_plain else Duplicates(ledger)
     try:
-        ids, fresh = (None, submit.specs) if submit.is_plain else _sift(ledger, submit.specs)
+        if duplicates is not None:
+            ids, fresh = _sift(ledger, submit.specs, duplicates)
         has_to_wait = submit.may_wait and bool(ledger.waiting_submits) and not is_next
         if fresh and submit.is_answered and (not _has_room(ledger, submit, len(fresh)) or has_to_wait):
             ledger.waiting_submits.append(submit)
             return NO_ANSWER
+        # Where some were dropped to make room, what was to replace them is new.
+        while duplicates is not None and duplicates.were_dropped():
+            duplicates = Duplicates(ledger)
+            ids, fresh = _sift(ledger, submit.specs, duplicates)
+            _has_room(ledger, submit, len(fresh))
     except (DuplicateWork, DependencyCycle, QueueFull) as refusal:
         return refusal
-    for record in ledger.accept(fresh):
+    if duplicates is not None:
+        duplicates.apply()
+    for record in ledger.accept(fresh, is_plain=submit.is_plain):
         if record.spec.depends_on:
             ledger.keep_results_for(record)
             join(ledger, record)
@@ -129,7 +144,7 @@ def _emit_depth(ledger: Ledger, most: int | None) -> None:
         ledger.depth_levels.pop(key, None)
 
 
-def _sift(ledger: Ledger, specs: Sequence[Spec]) -> tuple[list[str], list[Spec]]:
+def _sift(ledger: Ledger, specs: Sequence[Spec], duplicates: Duplicates) -> tuple[list[str], list[Spec]]:
     """The ids to answer with, and the specs that are not duplicates of known units."""
     ids: list[str] = []
     fresh: dict[str, Spec] = {}
@@ -142,6 +157,11 @@ def _sift(ledger: Ledger, specs: Sequence[Spec]) -> tuple[list[str], list[Spec]]
                 ids.append(known)
                 continue
             keys[key] = spec
+        if spec.unique_key is not None:
+            known = duplicates.find(spec, fresh)
+            if known is not None:
+                ids.append(known)
+                continue
         if spec.is_named and (spec.id in fresh or ledger.working.state_of(spec.id) is not None):
             raise DuplicateWork(spec.id)
         fresh[spec.id] = spec

@@ -148,6 +148,8 @@ def add_needs(ledger: Ledger, item: Revive, wanted: ReadRequest) -> None:
             wanted.ids.update(need for need in record.spec.depends_on if ledger.working.latest(need) is None)
             if record.spec.idempotency_key is not None:
                 wanted.keys.add(record.spec.idempotency_key)
+            if record.spec.unique_key is not None:
+                wanted.unique_keys.add(record.spec.unique_key)
         if item.cascade and work_id not in found.dependents:
             is_unread = True
             wanted.dependents_of.add(work_id)
@@ -175,6 +177,9 @@ def revive(ledger: Ledger, item: Revive) -> bool | Exception:
     owner = _owner_of_key(ledger, record)
     if owner.id != record.id:
         return DuplicateWork(owner.id, record.spec.idempotency_key, owner.state.value)
+    original = _original_of(ledger, record)
+    if original.id != record.id:
+        return DuplicateWork(original.id, state=original.state.value, is_unique=True)
     company = {record.id: record}
     if item.cascade:
         _gather_company(ledger, company)
@@ -206,8 +211,16 @@ def _owner_of_key(ledger: Ledger, record: Record) -> Record:
     return record if key is None else ledger.lookups.found.keys.get(key, record)
 
 
+def _original_of(ledger: Ledger, record: Record) -> Record:
+    """The pending or running unit that has the same unique key as a final one; that one itself if there is none."""
+    key = record.spec.unique_key
+    newest = record if key is None else ledger.lookups.found.unique_keys.get(key, record)
+    newest = ledger.working.latest(newest.id) or newest
+    return record if newest.state.is_final else newest
+
+
 def _gather_company(ledger: Ledger, company: dict[str, Record]) -> None:
-    """Add all units that failed because one of these did, unless another unit has taken over their key."""
+    """Add all units that failed because one of these did, unless another unit has taken over a key of theirs."""
     ended_now: dict[str, list[str]] = {}
     for record in ledger.turn.plan.records.values():
         for need in record.spec.depends_on:
@@ -220,7 +233,10 @@ def _gather_company(ledger: Ledger, company: dict[str, Record]) -> None:
             latest = ledger.working.latest(work_id)
             assert latest is not None
             is_lost = latest.state is WorkState.FAILED and str(latest.error).startswith("prerequisite_")
-            if is_lost and work_id not in company and _owner_of_key(ledger, latest).id == work_id:
+            is_taken = (
+                _owner_of_key(ledger, latest).id != work_id or _original_of(ledger, latest) is not latest
+            )
+            if is_lost and work_id not in company and not is_taken:
                 company[work_id] = latest
                 todo.append(work_id)
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
+from runcue.core.limits.meter import Cost
 from runcue.core.limits.service import Limits
 from runcue.core.model.events import News
 from runcue.core.model.failure import Failure
@@ -122,6 +123,18 @@ class Revive(msgspec.Struct, eq=False):
     cascade: bool = False
 
 
+class Edit(msgspec.Struct, eq=False):
+    """Give a pending or failed unit other params, another priority, or both; None stays as it is. Answered with None,
+    or with why it cannot be done."""
+
+    id: str
+    params: bytes | None = None
+    services: tuple[str, ...] | None = None
+    """The services that its task chooses for these params, and below their cost."""
+    cost: Cost | None = None
+    priority: float | None = None
+
+
 class Purge(msgspec.Struct, eq=False):
     """Delete failed units without a trace. Answered with how many there were."""
 
@@ -193,8 +206,8 @@ class Missed(msgspec.Struct, eq=False):
 
 
 Item = (
-    Submit | Withdraw | Outcome | Ended | Entered | Verdicts | Cancel | Revive | Purge | Configure | Declare | Adjust
-    | Pause | Tell | Serve | Lost | Charge | Observe | Hello | Missed
+    Submit | Withdraw | Outcome | Ended | Entered | Verdicts | Cancel | Revive | Edit | Purge | Configure | Declare
+    | Adjust | Pause | Tell | Serve | Lost | Charge | Observe | Hello | Missed
 )  # fmt: skip
 
 
@@ -207,14 +220,16 @@ class Post(msgspec.Struct, frozen=True):
 
 
 class ReadRequest(msgspec.Struct):
-    """What a decision needs from the store: records by id and by idempotency key, and failed dependents of ids."""
+    """What a decision needs from the store: records by id and by idempotency key, failed dependents of ids, and the
+    newest unit with each unique key."""
 
     ids: set[str] = msgspec.field(default_factory=set)
     keys: set[str] = msgspec.field(default_factory=set)
     dependents_of: set[str] = msgspec.field(default_factory=set)
+    unique_keys: set[str] = msgspec.field(default_factory=set)
 
     def __bool__(self) -> bool:
-        return bool(self.ids or self.keys or self.dependents_of)
+        return bool(self.ids or self.keys or self.unique_keys or self.dependents_of)
 
 
 class ReadResult(msgspec.Struct):
@@ -225,6 +240,7 @@ class ReadResult(msgspec.Struct):
     dependents: dict[str, list[Record]] = msgspec.field(default_factory=dict)
     forgotten: dict[str, WorkState] = msgspec.field(default_factory=dict)
     """The final states of units whose records are no longer kept."""
+    unique_keys: dict[str, Record] = msgspec.field(default_factory=dict)
 
 
 # read in the turn -----------------------------------------------------------------------------------------
@@ -320,13 +336,13 @@ class Plan:
 
     __slots__ = ("again", "ask", "config", "dependent", "depth", "errors", "events", "finals", "foreign", "forget",
                  "grants", "has_moved_alarm", "head", "index_keys", "is_notable", "is_whole", "keyed", "lost",
-                 "parts", "pressure", "purged", "queues", "rated", "records", "replies", "revived", "rewritten",
-                 "services", "start", "stop", "tasks", "wake_at", "workers")  # fmt: skip
+                 "parts", "pressure", "purged", "queues", "rated", "records", "replies", "respecified", "revived",
+                 "rewritten", "services", "start", "stop", "tasks", "wake_at", "workers")  # fmt: skip
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
         self.keyed: list[Record] = []
-        """Those of `records` whose idempotency key is theirs from now on."""
+        """Those of `records` that their idempotency key and their unique key name from now on."""
         self.dependent: list[Record] = []
         """Those of `records` that are new and depend on others."""
         self.forget: list[str] = []
@@ -355,6 +371,8 @@ class Plan:
         """Those of `records` that were final before."""
         self.rewritten: set[str] = set()
         """Those of `records` in which other fields changed than a start or a completion changes."""
+        self.respecified: set[str] = set()
+        """Those of `rewritten` of which other fields changed than a turn changes by itself: what was submitted."""
         self.services: dict[str, ServiceState] = {}
         self.grants: list[Grant] = []
         self.queues: dict[str, bool] = {}

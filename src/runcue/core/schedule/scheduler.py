@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from runcue.core.ledger.ledger import Ledger
 from runcue.core.limits.service import Group, Limits
-from runcue.core.model.record import Record
+from runcue.core.model.record import Progress, Record
 from runcue.core.model.settings import Rule, Settings
 from runcue.core.model.state import adjusted
-from runcue.core.schedule import admission, outcome, takeover, watch
+from runcue.core.schedule import admission, editing, outcome, takeover, watch
 from runcue.core.schedule.gates import Allowance, Questions
 from runcue.core.schedule.plan import (
     NO_ANSWER,
@@ -31,6 +33,7 @@ from runcue.core.schedule.plan import (
     Charge,
     Configure,
     Declare,
+    Edit,
     Ended,
     Entered,
     Hello,
@@ -57,6 +60,8 @@ from runcue.core.schedule.starting import start
 from runcue.errors import UnknownService
 
 NOTHING = ReadRequest()
+LOOKS_UP = frozenset({Submit, Revive, Edit, Purge})
+"""Items that may be about stored units."""
 
 
 class Scheduler:
@@ -125,9 +130,7 @@ class Scheduler:
         """What has to be read before these items can be decided."""
         ledger = self.ledger
         some = [
-            item
-            for item in items
-            if type(item) is Revive or type(item) is Purge or (type(item) is Submit and not item.is_plain)
+            item for item in items if type(item) in LOOKS_UP and not (type(item) is Submit and item.is_plain)
         ]
         if not some and not ledger.waiting_submits:
             return NOTHING
@@ -137,7 +140,10 @@ class Scheduler:
                 outcome.add_needs(ledger, item, wanted)
             elif isinstance(item, Purge):
                 wanted.ids.update(item.ids)
+            elif isinstance(item, Edit):
+                wanted.ids.add(item.id)
             else:
+                assert isinstance(item, Submit)
                 admission.add_needs(ledger, item, wanted)
         return ledger.lookups.unread(wanted)
 
@@ -364,9 +370,15 @@ def _observe(ledger: Ledger, item: Observe) -> None:
 
 def _emit(ledger: Ledger, item: Tell) -> None:
     record = None if item.id is None else ledger.working.records.get(item.id)
-    is_over = record is None or (item.token is not None and item.token != record.token)
-    if item.id is None or not is_over:
-        ledger.turn.emit(item.type, record, **(item.data or {}))
+    if record is None or (item.token is not None and item.token != record.token):
+        if item.id is None:
+            ledger.turn.emit(item.type, **(item.data or {}))
+        return
+    data = item.data or {}
+    if item.type == "progress":
+        record = replace(record, progress=Progress(data.get("fraction"), data.get("text")))
+        ledger.working.write(record)
+    ledger.turn.emit(item.type, record, **data)
 
 
 REQUESTS: dict[type, Callable[[Ledger, Any], object]] = {
@@ -374,6 +386,7 @@ REQUESTS: dict[type, Callable[[Ledger, Any], object]] = {
     Withdraw: admission.withdraw,
     Cancel: outcome.cancel,
     Revive: outcome.revive,
+    Edit: editing.edit,
     Purge: outcome.purge,
     Configure: lambda ledger, item: ledger.turn.plan.config.update(item.values),
     Declare: _declare,

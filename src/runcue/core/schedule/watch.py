@@ -10,11 +10,14 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from runcue.core.ledger.deadlines import DEPENDENCY, THROTTLE, TIMEOUT, WARNING, deadlines, due_at
+from runcue.core.ledger.deadlines import DEPENDENCY, EXPIRED, THROTTLE, TIMEOUT, WARNING, deadlines, due_at
 from runcue.core.ledger.ledger import Ledger
 from runcue.core.limits.breaker import end_of
 from runcue.core.model.record import Record
 from runcue.core.schedule.outcome import fail_for, throttled_too_long
+
+ENDS = frozenset({TIMEOUT, EXPIRED})
+"""Limits that end a unit, whatever it waits for."""
 
 
 def check(ledger: Ledger) -> None:
@@ -42,18 +45,22 @@ def _check_limits(ledger: Ledger, record: Record) -> None:
     """Act on the limits of a unit that were reached since the last look at it.
 
     Limits that count from `run_at` move when the wall clock is set: one may lie before the last look although it was
-    never reached. A timeout counts all the same, since only a pending unit is looked at; so does a unit's only limit.
+    never reached. What ends a unit counts all the same, since only a pending one is looked at; so does its only
+    limit.
     """
     settings, now = ledger.lanes.settings_of(record.spec.task), ledger.turn.now
     since = -math.inf if record.watch_at is None else record.watch_at
     limits = sorted(deadlines(record, settings, now, ledger.turn.wall))
     for at, kind in limits:
-        if at > now or (at < since and kind != TIMEOUT and len(limits) > 1):
+        if at > now or (at < since and kind not in ENDS and len(limits) > 1):
             continue
         if kind == DEPENDENCY:
             if _has_unmet_needs(ledger, record):
                 fail_for(ledger, record, DEPENDENCY)
                 return
+        elif kind == EXPIRED:
+            fail_for(ledger, record, EXPIRED)
+            return
         elif kind == THROTTLE:
             if _is_throttled(ledger, record):
                 throttled_too_long(ledger, record)

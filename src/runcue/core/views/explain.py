@@ -44,6 +44,8 @@ class Explanation(msgspec.Struct, frozen=True):
     ahead: int = 0
     service: str | None = None
     waits_for: tuple[str, ...] = ()
+    expires_at: float | None = None
+    """When a pending unit fails if it has not started before."""
 
     @property
     def brief(self) -> str:
@@ -332,7 +334,8 @@ def _answer(
     record: Record, reason: str, details: str = "", until: float | None = None, ahead: int = 0,
     service: str | None = None, waits_for: tuple[str, ...] = (),
 ) -> Explanation:  # fmt: skip
-    return Explanation(record.id, record.state, reason, details, until, ahead, service, waits_for)
+    expires_at = record.expires_at if record.state is WorkState.PENDING else None
+    return Explanation(record.id, record.state, reason, details, until, ahead, service, waits_for, expires_at)
 
 
 def _plain(amount: float) -> float:

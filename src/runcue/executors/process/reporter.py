@@ -12,14 +12,15 @@ import msgspec
 from runcue.core.limits.headers import texts
 from runcue.core.limits.meter import checked
 from runcue.core.model.failure import describe
-from runcue.core.model.record import Work
+from runcue.core.model.record import ProgressReport, Work
 from runcue.errors import Permanent
 from runcue.executors.process.answer import plain
 
 PROGRESS_EVERY = 0.1
 """Seconds between two reports of progress, at least."""
 LONGEST_TEXT = 64 * 1024
-FIELDS = Work.__struct_fields__
+FIELDS = tuple(name for name in Work.__struct_fields__ if name != "progress")
+"""What is sent of a unit: an attempt has made no progress before it begins."""
 
 Send = Callable[[str, tuple[object, ...]], None]
 """Sends a report to the owner: the name of a method of the Work there, and its arguments."""
@@ -55,11 +56,6 @@ class PoolWork(Work, frozen=True, dict=True):
     The one class here that derives from another: handlers may ask for `isinstance(work, Work)`, and type checkers do.
     """
 
-    def progress(self, fraction: float | None = None, text: str | None = None) -> None:
-        """Report how far this is; may be called from any thread."""
-        if (reporter := self._reporter()) is not None:
-            reporter.progress(fraction, text)
-
     def charge(self, **amounts: float) -> None:
         """Report what was really used of each quantity; may be called from any thread."""
         if (reporter := self._reporter()) is not None:
@@ -90,7 +86,8 @@ def pack_call(function: object, work: Any) -> bytes:
 
 def pool_work(values: Sequence[Any], reporter: Reporter) -> PoolWork:
     """The work unit with these field values, for a function whose reports go through `reporter`."""
-    work = PoolWork(*values)
+    fields: dict[str, Any] = dict(zip(FIELDS, values, strict=True))
+    work = PoolWork(**fields, progress=ProgressReport(reporter.progress))  # type: ignore[arg-type] # it is called alike
     work.__dict__["reporter"] = reporter
     return work
 

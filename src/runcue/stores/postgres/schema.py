@@ -245,6 +245,9 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     """
     ALTER TABLE work_units ADD COLUMN group_name text COLLATE "C", ADD COLUMN unique_key text COLLATE "C";
     """,
+    """
+    CREATE INDEX work_units_by_unique_key ON work_units (unique_key, seq) WHERE unique_key IS NOT NULL;
+    """,
 )
 
 VERSION: Final = len(MIGRATIONS)

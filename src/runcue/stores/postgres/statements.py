@@ -28,6 +28,14 @@ def any_of(column: str, texts: Iterable[str], first: int = 1) -> Iterator[tuple[
         yield f"{column} = ANY(${first})", (wanted,)
 
 
+def newest_of(keys: Iterable[str]) -> Iterator[tuple[str, Row]]:
+    """The condition that finds the newest unit with each of these unique keys."""
+    wanted = [escaped(key) for key in keys]
+    if wanted:
+        newest = "(SELECT max(seq) FROM work_units WHERE unique_key = wanted.key)"
+        yield f"seq IN (SELECT {newest} FROM unnest($1::text[]) AS wanted (key))", (wanted,)
+
+
 def ask(connection: Connection, questions: Sequence[str]) -> list[list[Any]]:
     """All in one statement, as one text: each statement of its own would cost as much as all of them."""
     parts = ", ".join(f"(SELECT json_agg(q) FROM ({statement}) AS q)" for statement in questions)
@@ -57,6 +65,7 @@ POSTGRES: Final = Dialect(
     ),
     finish=updating("work_units", columns.FINISHED, _KEYS, own=[("result", *_KEYS)]),
     update=updating("work_units", columns.CHANGED, ("id",)),
+    edit=updating("work_units", columns.SUBMITTED, ("id",)),
     insert_attempt=inserting("attempts", columns.ATTEMPT),
     insert_grant=inserting("service_log", columns.GRANT),
     insert_letter=inserting("letters", columns.LETTER),
@@ -69,6 +78,7 @@ POSTGRES: Final = Dialect(
     ask=ask,
     spare=20,
     any_of=any_of,
+    newest_of=newest_of,
     by_state={
         None: "WHERE true",
         **{state: f"WHERE state = '{state.value}'" for state in WorkState},

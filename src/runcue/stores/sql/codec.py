@@ -23,7 +23,7 @@ import msgspec
 from runcue.core.model.encoding import without_models
 from runcue.core.model.failure import describe
 from runcue.core.model.parse import LARGEST_INT, SMALLEST_INT, encode_params
-from runcue.core.model.record import Attempt, Extras, Record, Spec, WorkState
+from runcue.core.model.record import Attempt, Extras, Progress, Record, Spec, WorkState
 from runcue.core.model.retry import Retry, retry_of_work
 from runcue.errors import ConfigError, InvalidParams, Permanent, StorageCorrupt, quoted
 from runcue.stores.sql import columns
@@ -102,6 +102,8 @@ class _Extra(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     cost: tuple[tuple[str, float], ...] = ()
     chosen: str | None = None
     extras: Extras | None = None
+    expires_at: float | None = None
+    progress: Progress | None = None
 
 
 _NOTHING = _Extra()
@@ -109,7 +111,9 @@ _decode_extra = msgspec.json.Decoder(_Extra).decode
 
 
 def _extra_text(record: Record) -> str:
-    return _encode(_Extra(record.spec.cost, record.chosen, record.spec.extras)).decode()
+    spec = record.spec
+    extra = _Extra(spec.cost, record.chosen, spec.extras, record.expires_at, record.progress)
+    return _encode(extra).decode()
 
 
 def _text_of(services: tuple[str, ...]) -> str:
@@ -196,6 +200,8 @@ def _reader() -> Callable[[Row, tuple[Attempt, ...]], Record]:
         "spec.id": "id",
         "record.spec": "spec",
         "record.chosen": "extra.chosen",
+        "record.expires_at": "extra.expires_at",
+        "record.progress": "extra.progress",
         "spec.extras": "extra.extras",
     }
     spec, record = (
@@ -217,6 +223,7 @@ plain_row: Final = _writer(columns.PLAIN)
 start_row: Final = _writer(columns.STARTED, ("seq", "id"))
 finish_row: Final = _writer(columns.FINISHED, ("seq", "id"))
 update_row: Final = _writer(columns.CHANGED, ("id",))
+spec_row: Final = _writer(columns.SUBMITTED, ("id",))
 _record_of: Final = _reader()
 
 _unusual = " or ".join(
@@ -225,6 +232,8 @@ _unusual = " or ".join(
         *(one.field for one in WORK if one.usual is not VARIES),
         "record.chosen",
         "spec.extras",
+        "record.expires_at",
+        "record.progress",
     )
 )
 is_plain: Final[Callable[[Record], bool]] = _compiled(

@@ -46,6 +46,12 @@ class Column(msgspec.Struct, frozen=True):
 _NAME: Final = "_names[{name}]"
 """A text that many rows share comes back as one object."""
 
+HAS_EXTRA: Final = (
+    "spec.cost or record.chosen or spec.extras is not None or record.expires_at is not None "
+    "or record.progress is not None"
+)
+"""The condition under which a unit has any of what is in the column `extra`."""
+
 WORK: Final = (
     Column("id", str, "record.id"),
     Column("seq", int, "record.seq"),
@@ -67,7 +73,7 @@ WORK: Final = (
     Column("retry", str | None, "spec.retry", None,
            "None if {field} is None else _policies[{field}]", "None if {name} is None else _retries[{name}]"),
     Column("extra", str | None, "spec.cost", None,
-           "_extra_text(record) if spec.cost or record.chosen or spec.extras is not None else None", "extra.cost"),
+           f"_extra_text(record) if {HAS_EXTRA} else None", "extra.cost"),
     Column("group_name", str | None, "spec.group", None, read=_NAME),
     Column("unique_key", str | None, "spec.unique_key", None),
     Column("state", str, "record.state", read="_STATES[{name}]"),
@@ -125,6 +131,11 @@ CHANGED: Final = tuple(
     if column.name == "extra" or not column.field.startswith(("spec.", "record.id", "record.created_at"))
 )
 """What anything else may change: all that was not submitted, and `extra`, which holds the chosen service, too."""
+
+SUBMITTED: Final = tuple(
+    column.name for column in WORK if column.field.startswith("spec.") and column.name not in CHANGED
+)
+"""What else changes when a unit is edited: all that was submitted."""
 
 ATTEMPT: Final = {"work_id": str, "number": int, "at": float, "duration": float, "error": str, "worker": str}
 GRANT: Final = {"service": str, "started_at": float, "amount": float, "key": str, "work_id": str}

@@ -113,6 +113,7 @@ class Records:
         found = ReadResult(records=self.by_id(request.ids))
         found.forgotten = self.forgotten(request.ids - found.records.keys())
         found.keys = self._owners(request.keys)
+        found.unique_keys = self._newest(request.unique_keys)
         for need in request.dependents_of:
             found.dependents[need] = self.records(statements.SELECT_DEPENDENTS, (need,))
         return found
@@ -124,6 +125,14 @@ class Records:
             records = self.records(f"{statements.SELECT} WHERE {where} ORDER BY seq", bindings)
             found.update((str(one.spec.idempotency_key), one) for one in records)
         return found
+
+    def _newest(self, keys: Iterable[str]) -> dict[str, Record]:
+        """The newest unit with each of these unique keys: a key may have had thousands."""
+        parts = (
+            self.records(f"{statements.SELECT} WHERE {where}", bindings)
+            for where, bindings in self._session.dialect.newest_of(keys)
+        )
+        return {str(record.spec.unique_key): record for part in parts for record in part}
 
     def page(self, index_key: str, after: Key | None, limit: int) -> list[Record]:
         """The next records under an index key."""

@@ -47,12 +47,14 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """What one database is asked in its own words."""
 
     insert: Any
-    """INSERT of units; this and the next eight are for `executemany`."""
+    """INSERT of units; this and the next nine are for `executemany`."""
     insert_plain: Any
     """INSERT of units of which most columns are as usual (columns.PLAIN)."""
     start: Any
     finish: Any
     update: Any
+    edit: Any
+    """UPDATE of what units were submitted with."""
     insert_attempt: Any
     insert_grant: Any
     insert_letter: Any
@@ -71,6 +73,9 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     spare: int | None
     """How many more rows than it needs a list asks for, since some may be damaged; None where rows are read one by
     one, and it asks for all."""
+    newest_of: Callable[[Iterable[str]], Iterator[tuple[str, Row]]]
+    """Conditions that find the newest unit with each of some unique keys, as many in each as one statement may name,
+    with what is bound."""
     any_of: Callable[..., Iterator[tuple[str, Row]]]
     """Conditions under which a column is one of some texts, as many in each as one statement may name, with what is
     bound, which begins with $1 or another number: `any_of(column, texts, first=1)`."""
@@ -110,6 +115,7 @@ FINISH: Final = (
     f"WHERE seq = ${len(columns.FINISHED) + 1} AND id = ${len(columns.FINISHED) + 2}"
 )
 UPDATE: Final = f"UPDATE work_units SET {set_of(columns.CHANGED)} WHERE id = ${len(columns.CHANGED) + 1}"
+EDIT: Final = f"UPDATE work_units SET {set_of(columns.SUBMITTED)} WHERE id = ${len(columns.SUBMITTED) + 1}"
 HAS_UNIT: Final = "SELECT 1 FROM work_units WHERE id = $1"
 RENEW_LEASES: Final = "UPDATE work_units SET lease_expires_at = $1 WHERE index_key = $2 RETURNING 1"
 WATCHED: Final = (

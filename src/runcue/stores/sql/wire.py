@@ -22,6 +22,7 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from runcue import errors
+from runcue.core.limits.meter import Cost
 from runcue.core.model.events import EventDraft, News
 from runcue.core.model.failure import Failure
 from runcue.core.model.record import Attempt, Record, Spec
@@ -34,6 +35,7 @@ from runcue.core.schedule.plan import (
     Charge,
     Configure,
     Declare,
+    Edit,
     Ended,
     Entered,
     Hello,
@@ -126,6 +128,18 @@ class _Hello(msgspec.Struct):
     rules: dict[str, _Rule]
 
 
+NOT_GIVEN: Final = msgspec.Raw(b"null")
+"""What stands for params that stay as they are: params are an object."""
+
+
+class _Edit(msgspec.Struct, omit_defaults=True):
+    id: str
+    params: msgspec.Raw
+    services: tuple[str, ...] | None = None
+    cost: Cost | None = None
+    priority: float | None = None
+
+
 class _Adjust(msgspec.Struct):
     service: str
     limits: dict[str, Any]
@@ -199,6 +213,17 @@ def _outcome_in(item: _Outcome) -> Outcome:
     return Outcome(item.id, item.token, item.result, item.failure, None, item.has_ended, item.makes)
 
 
+def _edit_out(item: Edit) -> _Edit:
+    params = NOT_GIVEN if item.params is None else msgspec.Raw(item.params)
+    return _Edit(item.id, params, item.services, item.cost, item.priority)
+
+
+def _edit_in(item: _Edit) -> Edit:
+    params = None if item.params == NOT_GIVEN else bytes(item.params)
+    services = None if item.services is None else codec.same_names(item.services)
+    return Edit(item.id, params, services, item.cost, item.priority)
+
+
 _LIMITS: Final = get_type_hints(Limits)
 
 
@@ -239,6 +264,7 @@ _OUT: Final[dict[type, tuple[str, _Out | None]]] = {
     Verdicts: ("verdicts", None),
     Cancel: ("cancel", None),
     Revive: ("revive", None),
+    Edit: ("edit", _edit_out),
     Purge: ("purge", None),
     Configure: ("configure", None),
     Declare: ("declare", None),
@@ -268,6 +294,7 @@ _IN: Final[dict[str, Callable[[msgspec.Raw], Item]]] = {
     "withdraw": _reader(_Withdraw, lambda item: Withdraw(None, item.ref)),
     "outcome": _reader(_Outcome, _outcome_in),
     "adjust": _reader(_Adjust, _adjust_in),
+    "edit": _reader(_Edit, _edit_in),
     "hello": _reader(
         _Hello, lambda item: Hello(item.worker, {name: _rule_in(rule) for name, rule in item.rules.items()})
     ),

@@ -137,6 +137,8 @@ class Writer:
             many(words.start, started)
         if finished:
             many(words.finish, finished)
+        if plan.respecified:
+            self._write_edits(plan, now)
         if others:
             for record in others:
                 if record.history:
@@ -145,6 +147,11 @@ class Writer:
                 words.update,
                 [codec.update_row(one, now, lease_until if one.token else None) for one in others],
             )
+
+    def _write_edits(self, plan: Plan, now: float) -> None:
+        """What units were submitted with, of those in which that has changed."""
+        rows = [codec.spec_row(plan.records[work_id], now) for work_id in plan.respecified]
+        self._session.executemany(self._session.dialect.edit, rows)
 
     def _has(self, work_id: str) -> bool:
         return self._session.execute(statements.HAS_UNIT, (work_id,)).fetchone() is not None

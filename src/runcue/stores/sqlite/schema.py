@@ -304,6 +304,9 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     ALTER TABLE work_units ADD COLUMN group_name TEXT;
     ALTER TABLE work_units ADD COLUMN unique_key TEXT;
     """,
+    """
+    CREATE INDEX work_units_by_unique_key ON work_units (unique_key) WHERE unique_key IS NOT NULL;
+    """,
 )
 VERSION: Final = len(MIGRATIONS)
 

@@ -14,12 +14,23 @@ MANY: Final = 500
 """How many texts one statement names."""
 
 
-def any_of(column: str, texts: Iterable[str], first: int = 1) -> Iterator[tuple[str, Row]]:
-    """Conditions under which a column is one of these texts; `first` is the number of the first that is bound."""
+def _batches(texts: Iterable[str]) -> Iterator[Row]:
     wanted = list(texts)
     for start in range(0, len(wanted), MANY):
-        some = tuple(wanted[start : start + MANY])
+        yield tuple(wanted[start : start + MANY])
+
+
+def any_of(column: str, texts: Iterable[str], first: int = 1) -> Iterator[tuple[str, Row]]:
+    """Conditions under which a column is one of these texts; `first` is the number of the first that is bound."""
+    for some in _batches(texts):
         yield f"{column} IN ({','.join('?' * len(some))})", some
+
+
+def newest_of(keys: Iterable[str]) -> Iterator[tuple[str, Row]]:
+    """Conditions that find the newest unit with each of these unique keys."""
+    newest = "(SELECT max(seq) FROM work_units WHERE unique_key = column1)"
+    for some in _batches(keys):
+        yield f"seq IN (SELECT {newest} FROM (VALUES {','.join(['(?)'] * len(some))}))", some
 
 
 SQLITE: Final = Dialect(
@@ -28,6 +39,7 @@ SQLITE: Final = Dialect(
     start=statements.START,
     finish=statements.FINISH,
     update=statements.UPDATE,
+    edit=statements.EDIT,
     insert_attempt=statements.ATTEMPT_INSERT,
     insert_grant=statements.GRANT_INSERT,
     insert_letter=statements.LETTER,
@@ -41,6 +53,7 @@ SQLITE: Final = Dialect(
     ask=lambda connection, questions: [connection.execute(one).fetchall() for one in questions],
     spare=None,
     any_of=any_of,
+    newest_of=newest_of,
     by_state={
         None: "WHERE true",
         WorkState.PENDING: "INDEXED BY work_units_pending WHERE state = 'pending'",
