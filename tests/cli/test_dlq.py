@@ -255,3 +255,74 @@ def test_an_unknown_job_gets_the_nearest(dead: Inside) -> None:
 @pytest.mark.parametrize("args", [["retry"], ["retry", "a", "--all"], ["purge", "a", "--all"], ["retri"]])
 def test_what_cannot_be_meant_is_refused(inside: Inside, args: list[str]) -> None:
     refused(inside("dlq", *args), 2)
+
+
+# --- Retried with what depends on it, and edited ----------------------------------------------------------
+
+
+def test_retry_with_cascade_also_retries_what_died_because_of_it(dead: Inside) -> None:
+    told = dead("dlq", "retry", "two", "--cascade")
+    assert (told.code, told.out) == (0, "Requeued 1 job, and what had died because of it\n")
+    assert states(dead.home) == {"one": "dead", "two": "pending", "three": "pending", "fine": "completed"}
+
+
+def test_retry_with_cascade_may_name_what_comes_along_anyway(dead: Inside) -> None:
+    told = dead("dlq", "retry", "two", "three", "--cascade")
+    assert (told.code, told.out) == (0, "Requeued 2 jobs, and what had died because of them\n")
+    assert states(dead.home)["three"] == "pending"
+
+
+def test_cascade_is_for_some_jobs_not_for_all(dead: Inside) -> None:
+    refused(
+        dead("dlq", "retry", "--all", "--cascade"), 2, "--all retries every dead job. Leave --cascade out."
+    )
+    assert states(dead.home)["two"] == "dead"
+
+
+def test_a_dead_job_is_edited_and_runs_again_with_another_command(dead: Inside) -> None:
+    told = dead("edit", "one", "--command", "echo $WHO", "--env", "WHO=me", "--priority", "5")
+    assert (told.code, told.out) == (0, "Edited one. Run it again: queuectl dlq retry one\n")
+    assert states(dead.home)["one"] == "dead"
+    dead("dlq", "retry", "one")
+    dead.work()
+    shown = json.loads(dead("show", "one", "--json").out)
+    assert (shown["state"], shown["command"], shown["priority"]) == ("completed", "echo $WHO", 5)
+    assert dead("logs", "one").out.endswith("me\n")
+
+
+def test_an_edit_leaves_what_it_does_not_name(inside: Inside) -> None:
+    inside("enqueue", "--id", "a", "--env", "A=1", "--", "true", "x")
+    assert inside("edit", "a", "--env", "B=2").out == "Edited a\n"
+    with Home(str(inside.home)).reader() as reader:
+        work = reader.get("a")
+    assert work is not None
+    assert work.params["env"] == {"A": "1", "B": "2"}
+    assert work.params["argv"] == ["true", "x"]
+    inside("edit", "a", "--command", "false")
+    with Home(str(inside.home)).reader() as reader:
+        work = reader.get("a")
+    assert work is not None
+    assert (work.params["command"], "argv" in work.params) == ("false", False)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (
+            ("fine", "--command", "true"),
+            6,
+            "fine is completed: only jobs that wait or are dead can be edited.",
+        ),
+        (("nobody", "--command", "true"), 6, "No job nobody."),
+        (("one",), 2, "Say what to change: --command, --priority, --uses, --cwd, --env."),
+        (("one", "--command", " "), 2, "command is empty"),
+        (("one", "--env", "A"), 2, "--env 'A' has no value: write NAME=VALUE."),
+        (("one", "--priority", "9999999"), 2, "priority cannot be 9999999"),
+    ],
+)
+def test_an_edit_that_cannot_be_made_is_refused_and_changes_nothing(
+    dead: Inside, args: tuple[str, ...], code: int, words: str
+) -> None:
+    before = dead("show", args[0], "--json").out
+    refused(dead("edit", *args), code, words)
+    assert dead("show", args[0], "--json").out == before

@@ -777,3 +777,39 @@ def test_a_missing_extra_is_one_line(
     assert done.stdout.rstrip().endswith(f'needs {module}: pip install "runcue[{extra}]"')
     assert done.stdout.count("\n") == 1
     assert done.returncode == 4
+
+
+def test_a_unit_is_edited_and_shown_as_it_was_edited(inside: Inside) -> None:
+    assert inside("edit", "later", "--params", '{"page": 8}', "--priority", "2.5").out == "Edited later\n"
+    found = data(inside("show", "later", "--json"))
+    assert (found["params"], found["priority"], found["state"]) == ({"page": 8}, 2.5, "pending")
+    told = inside("edit", "broken", "--params", "{}").out
+    assert told == f"Edited broken. Run it again: runcue retry {quote(str(inside.file))} broken\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (
+            ("done", "--priority", "1"),
+            6,
+            "done is completed: only units that wait or have failed can be edited.",
+        ),
+        (("later",), 2, "Say what to change: --params, --priority."),
+        (("later", "--params", "[1]"), 2, "--params is no JSON object"),
+        (("later", "--params", "{"), 2, "--params is no JSON object"),
+        (("later", "--priority", "1e300"), 2, "Invalid priority"),
+    ],
+)
+def test_an_edit_of_a_unit_that_makes_no_sense_is_refused(
+    inside: Inside, args: tuple[str, ...], code: int, words: str
+) -> None:
+    before = inside("show", args[0], "--json").out
+    refused(inside("edit", *args), code, words)
+    assert inside("show", args[0], "--json").out == before
+
+
+def test_units_are_retried_with_what_failed_because_of_them(inside: Inside) -> None:
+    told = inside("retry", "broken", "--cascade")
+    assert told.out == "Requeued 1 unit, and what had failed because of it\n"
+    refused(inside("retry", "--all-failed", "--cascade"), 2, "Leave --cascade out.")

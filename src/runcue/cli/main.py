@@ -36,6 +36,7 @@ QUEUECTL = {
         "logs": ("logs", "Show what a job printed"),
         "wait": ("wait", "Wait for jobs to end; the exit code tells how"),
         "cancel": ("cancel", "Cancel jobs"),
+        "edit": ("edit", "Change jobs that wait or are dead"),
         "dlq": ("dlq", "List, retry or purge dead jobs"),
     },
     "Workers and limits": {
@@ -67,6 +68,7 @@ RUNCUE = {
     "Act": {
         "retry": ("retry:retry", "Retry failed or cancelled units"),
         "cancel": ("cancel:cancel", "Cancel units"),
+        "edit": ("edit:edit", "Change units that are pending or have failed"),
         "pause": ("pause:pause_file", "Stop starting units in a queue or on a service"),
         "resume": ("pause:resume_file", "Resume a paused queue or service"),
         "set": ("set:set_limits", "Change the limits of a service"),

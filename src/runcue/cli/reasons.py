@@ -184,6 +184,7 @@ ENDS = {
     ),
     "worker_lost": ("every worker that ran it died", "every worker that ran it died"),
     "dropped": ("dropped: the queue was full", "dropped"),
+    "expired": ("not started in time", "it was not started before it expired"),
 }
 """Errors that the job's command did not cause: in few words for a column, and as part of a sentence."""
 NEVER_RAN = frozenset(name for name in ENDS if name.startswith("prerequisite"))

@@ -26,10 +26,16 @@ AT_ONCE = 500
 """How many jobs are changed at once, so that they share a commit."""
 
 
-def requeue(place: Place, ids: Sequence[str], *, everything: bool) -> None:
-    """Retry these jobs and print how many were; raises, or with `everything` prints, why others were not."""
-    failures = ask(place, lambda cue: _retried(place, cue, ids)) if ids else []
-    say(summed("Requeued", len(ids) - len(failures), len(failures), place.words.one))
+def requeue(place: Place, ids: Sequence[str], *, everything: bool, cascade: bool = False) -> None:
+    """Retry these jobs and print how many were; raises, or with `everything` prints, why others were not.
+
+    With `cascade` also the jobs that are dead because one of these is.
+    """
+    failures = ask(place, lambda cue: _retried(place, cue, ids, cascade=cascade)) if ids else []
+    done = len(ids) - len(failures)
+    text = summed("Requeued", done, len(failures), place.words.one)
+    more = f", and what {place.words.had_died} because of {'it' if done == 1 else 'them'}"
+    say(f"{text}{more}" if cascade and done else text)
     if not everything:
         end(place, failures)
     for failure in failures[:NAMED]:
@@ -38,7 +44,7 @@ def requeue(place: Place, ids: Sequence[str], *, everything: bool) -> None:
         note(f"and {len(failures) - NAMED:,} more")
 
 
-async def _retried(place: Place, cue: Cue, ids: Sequence[str]) -> list[Failure]:
+async def _retried(place: Place, cue: Cue, ids: Sequence[str], *, cascade: bool) -> list[Failure]:
     """Retry these jobs, prerequisites first; returns the reason for each that could not be retried."""
     from graphlib import TopologicalSorter
 
@@ -54,7 +60,7 @@ async def _retried(place: Place, cue: Cue, ids: Sequence[str]) -> list[Failure]:
             failures[one] = conflict(f"{one} runs after {need}, which is {lost.get(need, 'not retried')}.")
         elif one in needs:
             order.append(one)
-    answers = await each(lambda one: _retry(place, cue, one), order)
+    answers = await each(lambda one: _retry(place, cue, one, cascade=cascade), order)
     return [*failures.values(), *(failure for failure in answers if failure is not None)]
 
 
@@ -90,15 +96,17 @@ async def _lost(place: Place, cue: Cue, ids: set[str]) -> dict[str, str]:
     }
 
 
-async def _retry(place: Place, cue: Cue, one: str) -> Failure | None:
+async def _retry(place: Place, cue: Cue, one: str, *, cascade: bool) -> Failure | None:
     from runcue import DuplicateWork, WorkNotFound
 
     try:
-        if await cue.retry(one):
+        if await cue.retry(one, cascade=cascade) or cascade:  # another of these has brought it back with it
             return None
     except WorkNotFound:
         return no_job(place, one)
     except DuplicateWork as error:
+        if error.is_unique:
+            return conflict(f"{one} counts as the same as {error.work_id}, which is {error.state}.")
         return conflict(f"{one} shares its key with {error.work_id}, which was enqueued later.")
     return conflict(f"{one} is no longer {place.words.dead}: somebody else has just retried it.")
 

@@ -29,6 +29,7 @@ class Words(msgspec.Struct, frozen=True):
     """The state of a unit that failed and waits for its next attempt."""
     dead: str = "failed"
     is_dead: str = "has failed"
+    had_died: str = "had failed"
     may_retry: frozenset[str] = frozenset({"failed"})
     """The states, as the library calls them, in which a unit can be retried by hand."""
     verbs: Mapping[str, str] = {}
@@ -79,6 +80,7 @@ QUEUECTL = Words(
     retrying="failed",
     dead="dead",
     is_dead="is dead",
+    had_died="had died",
     verbs={"explain": "why", "set": "service set", "retry": "dlq retry", "dead": "dlq list"},
     start="queuectl worker start",
     add="Add a job: queuectl enqueue -- echo hello",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from runcue import mask
-from runcue.web.shapes import Detail, Failures, Group, Reason, Row, Service, Try, Why, Worker
+from runcue.web.shapes import Detail, Failures, Group, HowFar, Reason, Row, Service, Try, Why, Worker
 
 if TYPE_CHECKING:
     from runcue import Event, Explanation, Work
@@ -157,7 +157,14 @@ def detail_of(work: Work, clock: WallClock, why: Why | None) -> Detail:
         depends_on=list(work.depends_on),
         dependency_timeout=work.dependency_timeout,
         idempotency_key=words(work.idempotency_key),
+        expires_at=clock.at(work.expires_at),
+        progress=_how_far(work),
     )
+
+
+def _how_far(work: Work) -> HowFar | None:
+    fraction, text = work.progress.fraction, work.progress.text
+    return None if fraction is None and text is None else HowFar(fraction=fraction, text=words(text))
 
 
 def _facts(work: Work, clock: WallClock, why: Why | None) -> dict[str, Any]:

@@ -78,6 +78,13 @@ class Try(Shape):
     worker: str | None
 
 
+class HowFar(Shape):
+    """How far the handler of a unit said that it is."""
+
+    fraction: float | None
+    text: str | None
+
+
 class Detail(Row):
     """A unit with all its fields."""
 
@@ -90,6 +97,8 @@ class Detail(Row):
     depends_on: list[str]
     dependency_timeout: float | None
     idempotency_key: str | None
+    expires_at: float | None
+    progress: HowFar | None
 
 
 class Node(Shape):

@@ -53,21 +53,27 @@ def _row(job: Row) -> tuple[str, ...]:
     return job["id"], tries(job), died, job["command"], told(job["last_error"])
 
 
-@command.command("retry", examples=["queuectl dlq retry job1", "queuectl dlq retry --all"])
+@command.command(
+    "retry",
+    examples=["queuectl dlq retry job1", "queuectl dlq retry job1 --cascade", "queuectl dlq retry --all"],
+)
 @click.argument("ids", nargs=-1, metavar="[ID…]", shell_complete=dead_job)
 @click.option("--all", "everything", is_flag=True, help="Retry every dead job.")
+@click.option("--cascade", is_flag=True, help="Also all jobs that are dead because one of these is.")
 @click.pass_obj
-def retry(home: Home, ids: tuple[str, ...], everything: bool) -> None:
+def retry(home: Home, ids: tuple[str, ...], everything: bool, cascade: bool) -> None:
     """Retry dead jobs, each with all its attempts.
 
     Each job that a retried job runs after must still exist and not be dead or cancelled, or be retried with it.
     """
     if bool(ids) is everything:
         raise bad_input("Say which: ids, or --all." if not ids else "Give ids or --all, not both.")
+    if everything and cascade:
+        raise bad_input("--all retries every dead job. Leave --cascade out.")
     wanted = [job_id(one) for one in dict.fromkeys(ids)]
     if everything:
         wanted = _dead(home)
-    requeue(home, wanted, everything=everything)
+    requeue(home, wanted, everything=everything, cascade=cascade)
 
 
 @command.command(

@@ -15,17 +15,25 @@ from runcue.cli.screen import clean, counted, say
     "retry",
     examples=[
         "runcue retry queue.db page-7",
+        "runcue retry queue.db page-7 --cascade",
         "runcue retry queue.db --all-failed --task extract --dry-run",
         "runcue retry queue.db --all-failed --yes",
     ],
 )
 @click.argument("ids", nargs=-1, metavar="[ID…]", shell_complete=failed_work)
 @click.option("--all-failed", "everything", is_flag=True, help="Every unit that failed for good.")
+@click.option("--cascade", is_flag=True, help="Also all units that failed because one of these did.")
 @click.option("--task", metavar="NAME", help="With --all-failed: only units of this task.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask on.")
 @click.option("--dry-run", is_flag=True, help="Print the ids of what would be retried, and retry nothing.")
 def retry(
-    place: File, ids: tuple[str, ...], everything: bool, task: str | None, yes: bool, dry_run: bool
+    place: File,
+    ids: tuple[str, ...],
+    everything: bool,
+    cascade: bool,
+    task: str | None,
+    yes: bool,
+    dry_run: bool,
 ) -> None:
     """Retry units that failed or were cancelled, each with all its attempts.
 
@@ -35,6 +43,8 @@ def retry(
         raise bad_input(
             "Say which: ids, or --all-failed." if not ids else "Give ids or --all-failed, not both."
         )
+    if everything and cascade:
+        raise bad_input("--all-failed retries every failed unit. Leave --cascade out.")
     if task is not None and not everything:
         raise bad_input("--task goes with --all-failed.")
     wanted = [*dict.fromkeys(ids)] or _failed(place, task)
@@ -45,7 +55,7 @@ def retry(
     if everything and wanted:
         what = counted(len(wanted), "failed unit") + (f" of {clean(task)}" if task is not None else "")
         confirm(f"Retry {what}?", f"This would retry {what}.", "Nothing was retried.", yes=yes)
-    requeue(place, wanted, everything=everything)
+    requeue(place, wanted, everything=everything, cascade=cascade)
 
 
 def _failed(place: File, task: str | None) -> list[str]:

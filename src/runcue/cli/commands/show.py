@@ -116,11 +116,27 @@ def _details(work: runcue.Work, settings: Settings | None, raw: bool) -> dict[st
         "backoff_base": settings.backoff_base if settings else retry and retry.base_delay,
         "max_delay": settings.max_delay if settings else retry and retry.max_delay,
         "run_at": moment(work.run_at) or None,
+        "expires_at": moment(work.expires_at) or None,
+        "progress": hide(_progress(work)),
         "started_at": moment(work.started_at) or None,
         "completed_at": moment(work.completed_at) or None,
         "exit_code": result.get("exit_code"),
         "history": _history(work, raw),
     }
+
+
+def _progress(work: runcue.Work) -> dict[str, Any] | None:
+    """How far the handler of a unit said that it is; None before it said anything."""
+    fraction, text = work.progress.fraction, work.progress.text
+    return None if fraction is None and text is None else {"fraction": fraction, "text": text}
+
+
+def _how_far(progress: dict[str, Any] | None) -> str | None:
+    """Progress in a few words: `40 %, page 4 of 10`."""
+    if progress is None:
+        return None
+    share = "" if progress["fraction"] is None else f"{progress['fraction']:.0%}".replace("%", " %")
+    return ", ".join(filter(None, (share, progress["text"])))
 
 
 def _argv(argv: object) -> object:
@@ -165,7 +181,9 @@ def _facts(job: dict[str, Any]) -> dict[str, str | None]:
         "key": job["key"],
         "enqueued": job["created_at"],
         "runs at": job["next_run_at"] if job["state"] in {"pending", "failed"} else None,
+        "expires": job["expires_at"] if job["state"] in {"pending", "failed"} else None,
         "started": job["started_at"],
+        "progress": _how_far(job["progress"]),
         "ended": job["completed_at"],
         "exit code": None if job["exit_code"] is None else str(job["exit_code"]),
         "worker": job["worker_id"],
@@ -186,6 +204,8 @@ def _work_details(work: runcue.Work, raw: bool) -> dict[str, Any]:
         "dependency_timeout": work.dependency_timeout,
         "idempotency_key": hide(work.idempotency_key),
         "retry": None if work.retry is None else {"max_attempts": work.retry.max_attempts},
+        "expires_at": moment(work.expires_at) or None,
+        "progress": hide(_progress(work)),
         "history": _history(work, raw),
     }
 
@@ -209,7 +229,9 @@ def _work_facts(work: dict[str, Any]) -> dict[str, str | None]:
         "key": work["idempotency_key"],
         "submitted": work["created_at"],
         "runs at": (work["next_retry_at"] or work["run_at"]) if waits else None,
+        "expires": work["expires_at"] if waits else None,
         "started": work["started_at"],
+        "progress": _how_far(work["progress"]),
         "ended": work["completed_at"],
         "skipped": "its output was valid already" if work["skipped"] else None,
         "worker": work["worker"],

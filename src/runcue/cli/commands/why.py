@@ -64,4 +64,7 @@ def explained(why: runcue.Explanation, now: float) -> dict[str, Any]:
         "ahead": why.ahead,
         "service": why.service,
         "waits_for": list(why.waits_for),
+        "expires_at": None
+        if why.expires_at is None
+        else moment(time.time() + max(0.0, why.expires_at - now)),
     }

@@ -246,6 +246,11 @@ function because(why) {
   }
 }
 
+function howFar(progress) {
+  const share = progress.fraction === null ? null : `${Math.round(progress.fraction * 100)} %`;
+  return [share, progress.text].filter(Boolean).join(", ");
+}
+
 function facts(one) {
   const fact = (name, value, title) =>
     value === null || value === undefined || value === ""
@@ -280,6 +285,8 @@ function facts(one) {
     moment("ended", one.completed_at),
     moment("retry due", one.state === "pending" ? one.next_retry_at : null),
     fact("took", one.duration === null || one.duration === undefined ? null : span(one.duration)),
+    moment("expires", one.state === "pending" ? one.expires_at : null),
+    fact("progress", one.progress ? howFar(one.progress) : null),
     fact("timeout", one.timeout ? span(one.timeout) : null),
     fact("retry", one.retry ? (typeof one.retry === "string" ? one.retry : JSON.stringify(one.retry)) : null),
     fact("key", one.idempotency_key ? h("code", null, one.idempotency_key) : null),
