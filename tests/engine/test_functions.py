@@ -390,7 +390,7 @@ async def test_a_result_that_cannot_be_encoded_fails_for_good_and_is_shown() -> 
 
 @pytest.mark.file
 async def test_a_model_that_no_annotation_announces_is_stored_as_a_dict() -> None:
-    cue = Cue(Path("models.db"))
+    cue = Cue()
 
     @cue.task
     async def call(work):  # type: ignore[no-untyped-def]
