@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple, NewType, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, NewType, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -16,7 +17,7 @@ import pydantic
 import pytest
 
 from runcue.core.model import encoding
-from runcue.core.model.encoding import Codec, Unsupported, holds_anything, plain, problem, shown
+from runcue.core.model.encoding import Codec, Unsupported, bare, holds_anything, plain, problem, shown
 from runcue.core.model.parse import encode_params
 from runcue.errors import InvalidParams
 
@@ -53,8 +54,23 @@ class Model(pydantic.BaseModel):
     style: Style
 
 
+class OwnModel:
+    """A model that is not pydantic's, with the same two methods."""
+
+    @classmethod
+    def model_validate_json(cls, data: bytes) -> OwnModel:
+        raise ValueError("no name")
+
+
 class Opaque:
     pass
+
+
+def deep(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
 
 
 Number = NewType("Number", int)
@@ -141,7 +157,16 @@ def test_a_recursive_dataclass_is_fine() -> None:
             "must be int, not None",
         ),
         (Style, "zz", "", "must be one of 'short', 'long', not 'zz'"),
-        (Literal["a", "b"], "c", "", "is refused: invalid enum value 'c'"),
+        (Literal["a", "b"], "c", "", "must be one of 'a', 'b', not 'c'"),
+        (dict[str, Style] | None, {"x": "zz"}, "[...]", "must be one of 'short', 'long', not 'zz'"),
+        (tuple[Literal["a"], Style], ["c", "short"], "[0]", "is refused: invalid enum value 'c'"),
+        (
+            Model,
+            {"at": "2026-01-02T00:00:00Z", "style": 3},
+            "",
+            "is refused: style: Input should be 'short' or 'long'",
+        ),
+        (OwnModel, {}, "", "is refused: no name"),
         (Path, 3, "", "must be str, not int"),
         (Path, None, "", "must be str, not None"),
         (datetime, "soon", "", "is refused: invalid RFC3339 encoded datetime"),
@@ -185,6 +210,36 @@ class Id(str):
 
 def test_a_text_that_can_do_more_is_text() -> None:
     assert plain([Id("a")]) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (Point(math.nan), r"x is nan, which JSON cannot hold"),
+        ([None, math.inf], r"\[1\] is inf, which JSON cannot hold"),
+        ({1: 2**64}, r"\['1'\] is a whole number of 65 bits"),
+        (deep(101), r".* is nested more than 100 deep"),
+    ],
+)
+def test_what_json_would_lose_is_refused(value: Any, problem: str) -> None:
+    for root, encoded in (("params", encoding.encode), ("result", plain)):
+        with pytest.raises(InvalidParams, match=rf"^{root}[.]?{problem}"):
+            encoded(value)
+
+
+@pytest.mark.parametrize(
+    "value", [[None, "null"], 2**64 - 1, -(2**63), "1234567890123456789012", [[1]] * 500]
+)
+def test_what_looks_as_if_json_would_lose_it_is_kept(value: Any) -> None:
+    assert plain(value) == value
+
+
+@pytest.mark.parametrize(
+    ("annotation", "expected"),
+    [(Page, Page), (Page | None, Page), (Annotated[Page | None, 1], Page), (int | str, int | str)],
+)  # fmt: skip
+def test_an_annotation_is_found_inside_what_surrounds_it(annotation: Any, expected: Any) -> None:
+    assert bare(annotation) == expected
 
 
 def test_what_has_no_json_form_cannot_be_encoded() -> None:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 
 from runcue.core.model.outputs import Output, WithOutputs, filled, outputs_in
 from runcue.core.model.parse import decode_params, encode_params
+
+
+@dataclass
+class Page:
+    text: Any
+    more: Any = None
+
+
+class Point(msgspec.Struct):
+    x: Any
 
 
 @pytest.mark.parametrize(
@@ -15,6 +27,9 @@ from runcue.core.model.parse import decode_params, encode_params
     [
         ({"a": Output("x")}, ["x"]),
         ({"a": [Output("x"), {"b": (Output("y"), 3)}]}, ["x", "y"]),
+        ({"a": Page(Output("x"), [Page(1, Output("y"))])}, ["x", "y"]),
+        ({"a": Point({"b": Output("x")}), "kind": Page}, ["x"]),
+        ({"a": {Output("x")}, "b": frozenset([Output("y")])}, ["x", "y"]),
         ({"a": {"$output": "x"}}, []),
         ({"a": "text"}, []),
     ],

@@ -14,7 +14,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Never, NoReturn, NotRequired, TypedDict, get_type_hints
 
@@ -60,22 +59,21 @@ class Parameters:
         self.codecs: dict[str, Codec] = {}
         self.defaults: dict[str, Any] = {}
         self._positional_only: list[str] = []
-        self._takes_rest = False
+        self._rest: str | None = None
+        """The parameter that takes the rest."""
         for one in parameters:
             if one.kind is one.VAR_KEYWORD:
-                self._takes_rest = True
+                self._rest = one.name
             elif one.kind in NAMED:
                 self._take(one, hints.get(one.name, Any), resources)
         self.names = self.codecs.keys()
+        self._handed_in = frozenset((*self.resources, self.unit))
         self._required = self.names - self.defaults.keys()
         self._loose = frozenset(
             name for name, codec in self.codecs.items() if encoding.holds_anything(codec.annotation)
         )
-        self.stored_defaults: dict[str, Any] = {}
-        """Those defaults that JSON has."""
-        for name, value in self.defaults.items():
-            with suppress(TypeError, ValueError):  # a default is never stored, so it may be of any kind
-                self.stored_defaults[name] = encoding.plain(value)
+        shown = {name: _default(value) for name, value in self.defaults.items()}
+        self.stored_defaults = {name: given["default"] for name, given in shown.items() if given}
         fields = {name: codec.annotation for name, codec in self.codecs.items()}
         optional = {
             name: NotRequired[fields[name]] if name in self.defaults else fields[name] for name in fields
@@ -83,11 +81,12 @@ class Parameters:
         self._whole = Codec(TypedDict(task, optional))  # type: ignore[operator]
 
     def _take(self, one: inspect.Parameter, hint: Any, resources: Collection[Any]) -> None:
-        if one.name == UNIT or hint in UNITS:
+        bare = encoding.bare(hint)
+        if one.name == UNIT or bare in UNITS:
             self.unit = one.name
             return
-        if any(hint is kind for kind in resources):
-            self.resources[one.name] = hint
+        if any(bare is kind for kind in resources):
+            self.resources[one.name] = bare
             return
         try:
             self.codecs[one.name] = Codec(Any if hint in ANYTHING else hint)
@@ -121,7 +120,7 @@ class Parameters:
         if type(params) is not dict:
             params = parse.params_dict(params)
         given = params.keys()
-        if not given <= self.names and not self._takes_rest:
+        if not given <= self.names and not (self._rest is not None and self._handed_in.isdisjoint(given)):
             self._refuse_unknown(given)
         if not self._required <= given:
             self._refuse_missing(given)
@@ -130,7 +129,7 @@ class Parameters:
             self._whole.check(data)
         except Exception as error:  # noqa: BLE001 (whatever a value raises, `_explained` says which one it is)
             data = self._explained(params, error)
-        if self._loose or self._takes_rest:
+        if self._loose or self._rest is not None:
             # What no annotation tells how to restore must be plain JSON, as in params that are not annotated.
             loose = {
                 name: value for name, value in params.items() if name not in self.names or name in self._loose
@@ -142,25 +141,39 @@ class Parameters:
 
     def _explained(self, params: dict[str, Any], error: Exception) -> bytes:
         """The params as JSON, if all that is wrong with them is that they hold outputs; else raise what is wrong."""
+        has_outputs = False
         for name, value in params.items():
             codec = self.codecs.get(name)
-            if codec is None or any(True for _ in outputs_in(value)):
-                continue
             try:
-                codec.check(encoding.encode(value))
+                data = encoding.encode(value, _path(name))
+                is_output = next(outputs_in(value), None) is not None
+                if codec is not None and not is_output:
+                    codec.check(data)
+                has_outputs |= is_output
             except msgspec.ValidationError as refused:
-                where, problem = encoding.problem(refused, codec.annotation)
+                annotation = None if codec is None else codec.annotation
+                where, problem = encoding.problem(refused, annotation)
                 raise InvalidParams(_path(name, where), f"{problem}. {self._declared(name)}") from None
+            except InvalidParams:
+                raise
             except Exception as refused:
                 raise InvalidParams(
                     _path(name), f"cannot be encoded as JSON ({refused}). {self._declared(name)}"
                 ) from refused
-        if next(outputs_in(params), None) is None:
+        if not has_outputs:
             raise InvalidParams("params", f"cannot be encoded as JSON: {error}") from error
         return WithOutputs(encoding.encode(params), params)
 
     def _refuse_unknown(self, given: Collection[str]) -> None:
-        name = next(name for name in given if name not in self.names)
+        name = next(
+            name
+            for name in given
+            if name not in self.names and (self._rest is None or name in self._handed_in)
+        )
+        if name in self._handed_in:
+            raise InvalidParams(
+                _path(name), f"is not submitted: task {quoted(self.task)} is given it at the start."
+            )
         advice = nearest(name, self.names, CLOSE)
         raise InvalidParams(
             _path(name), f"is unknown: task {quoted(self.task)} takes {self._spoken_names()}.{advice}"
@@ -174,6 +187,8 @@ class Parameters:
         raise InvalidParams(_path(name), f"is missing. {self._declared(name)}{advice}")
 
     def _declared(self, name: str) -> str:
+        if name not in self.codecs:
+            return f"Task {quoted(self.task)} declares **{self._rest}."
         annotation = self.codecs[name].annotation
         shown = name if annotation is Any else f"{name}: {encoding.shown(annotation)}"
         return f"Task {quoted(self.task)} declares {shown}."
@@ -193,7 +208,7 @@ class Parameters:
             raise Permanent(f"{_path(where) if where else 'params'} {problem}. {self._advice()}") from None
         if len(values) < len(params):
             unknown = params.keys() - self.names
-            if not self._takes_rest:
+            if self._rest is None:
                 name = min(unknown)
                 raise Permanent(
                     f"{_path(name)} is unknown: task {quoted(self.task)} takes {self._spoken_names()}. "
@@ -204,7 +219,11 @@ class Parameters:
             values[self.unit] = work
         for name in self.resources:
             values[name] = resources[self.resources[name]]
-        return [values.pop(name) for name in self._positional_only if name in values], values
+        if not self._positional_only:
+            return [], values
+        given = self.defaults | values
+        by_place = [given[name] for name in self._positional_only if name in given]
+        return by_place, {name: value for name, value in values.items() if name not in self._positional_only}
 
     def _advice(self) -> str:
         return "The unit was submitted for another version of its task; edit it, or submit it anew."
@@ -222,7 +241,7 @@ class Parameters:
             "type": "object",
             "properties": properties,
             "required": [name for name in self.names if name in self._required],
-            "additionalProperties": self._takes_rest,
+            "additionalProperties": self._rest is not None,
         } | ({"$defs": definitions} if definitions else {})
 
 
@@ -304,6 +323,14 @@ def _names_in_sight() -> dict[str, Any]:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("runcue."):
         frame = frame.f_back
     return dict(frame.f_locals)
+
+
+def _default(value: Any) -> dict[str, Any]:
+    """A default as a schema says it; nothing of one without a JSON form, which is never stored."""
+    try:
+        return {"default": encoding.plain(value)}
+    except Exception:  # noqa: BLE001 (it may be of any kind)
+        return {}
 
 
 def _is_unit(name: str) -> bool:

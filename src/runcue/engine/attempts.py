@@ -26,7 +26,7 @@ from runcue.engine.judge import Judge
 from runcue.engine.resources import Resources
 from runcue.engine.running import Middleware, Reports, Run, RunningWork, current_run, within
 from runcue.engine.short_tasks import ShortTasks
-from runcue.errors import CommandFailed, Permanent, StoreError
+from runcue.errors import CommandFailed, InvalidParams, Permanent, StoreError
 from runcue.ports import Clock, Executor, Registered, Store, TooLate
 
 logger = logging.getLogger("runcue")
@@ -243,11 +243,11 @@ class Attempts:
                 result = task.returns.encode(result)
             return result if self._store.is_inline else self._store.stored_result(result)
         except Exception as error:
-            text = (
-                str(error) if is_kind(error, Permanent) else f"its result cannot be kept: {describe(error)}"
-            )
+            text = str(error)
+            if not is_kind(error, Permanent):
+                text = f"its result cannot be kept: {text if isinstance(error, InvalidParams) else describe(error)}"
             shown = clean(asked(repr, result) or "", SHOWN)
-            raise Permanent(f"{text}. It was {shown}" if shown else text) from error
+            raise Permanent(f"{text.removesuffix('.')}. It was {shown}" if shown else text) from error
 
     def _with_delay(self, failure: Failure, task: Registered, record: Record) -> Failure:
         """The failure, with the delay that `retry_delay` chooses if the task has one and another attempt follows."""

@@ -1,22 +1,24 @@
 """Values of annotated types as JSON, and back.
 
 Rules:
-- msgspec encodes and decodes; what it leaves to us is here: paths, and models that bring `model_dump` and
-  `model_validate_json` along, as pydantic's do.
+- msgspec encodes and decodes; what it leaves to us is in foreign.py.
 - What is decoded has the type of the annotation, wherever the JSON was kept meanwhile.
+- What JSON would lose is refused as it is in params that are not annotated: NaN, whole numbers of more than 64 bits,
+  nesting without end.
 - An annotation that cannot be decoded is refused when it is declared, with a way out.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import re
+import types
 from collections.abc import Callable
 from enum import Enum
-from pathlib import PurePath
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
 
+from runcue.core.model import foreign, parse
 from runcue.errors import quoted
 
 ADVICE: Final = (
@@ -35,7 +37,7 @@ class Codec:
     def __init__(self, annotation: Any) -> None:
         check(annotation)
         self.annotation = annotation
-        self._read = msgspec.json.Decoder(annotation, dec_hook=_decoded).decode
+        self._read = msgspec.json.Decoder(annotation, dec_hook=foreign.decoded).decode
 
     def encode(self, value: Any) -> Any:
         """The value as JSON gives it back: text, numbers, lists and dicts."""
@@ -43,7 +45,7 @@ class Codec:
 
     def decode(self, value: Any) -> Any:
         """The value of the annotated type that `encode` made this of; raises msgspec.ValidationError."""
-        return msgspec.convert(value, self.annotation, str_keys=True, dec_hook=_decoded)
+        return msgspec.convert(value, self.annotation, str_keys=True, dec_hook=foreign.decoded)
 
     def check(self, data: bytes) -> None:
         """Raise msgspec.ValidationError unless this JSON is a value of the annotation."""
@@ -51,17 +53,22 @@ class Codec:
 
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the annotation."""
-        return msgspec.json.schema(self.annotation, schema_hook=_schema)
+        return msgspec.json.schema(self.annotation, schema_hook=foreign.schema)
 
 
-def encode(value: Any) -> bytes:
-    """A value of any supported type as JSON."""
-    return _encode(value)
+def encode(value: Any, root: str = "params") -> bytes:
+    """A value of any supported type as JSON; errors call it `root`."""
+    data = _encode(value)
+    if _MAY_LOSE(data) or (
+        len(data) > 2 * parse.DEEPEST and data.count(b"[") + data.count(b"{") > parse.DEEPEST
+    ):
+        parse.refuse_lossy(msgspec.to_builtins(value, str_keys=True, enc_hook=foreign.encoded), root)
+    return data
 
 
 def plain(value: Any) -> Any:
-    """A value of any supported type in text, numbers, lists and dicts."""
-    return _decode(_encode(value))
+    """A result of any supported type in text, numbers, lists and dicts."""
+    return _decode(encode(value, "result"))
 
 
 def without_models(value: Any) -> Any:
@@ -70,31 +77,34 @@ def without_models(value: Any) -> Any:
         return {key: without_models(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [without_models(item) for item in value]
-    return plain(value) if is_model(value) else value
-
-
-def is_model(value: Any) -> bool:
-    """True for a dataclass, a Struct, an attrs class and a pydantic model."""
-    kind = type(value)
-    is_class = dataclasses.is_dataclass(kind) or isinstance(value, msgspec.Struct)
-    return is_class or hasattr(kind, "__attrs_attrs__") or hasattr(kind, "model_dump")
+    return plain(value) if foreign.is_model(value) else value
 
 
 def check(annotation: Any) -> None:
     """Raise Unsupported for an annotation whose values cannot be decoded."""
     try:
         info = msgspec.inspect.type_info(annotation)
-        msgspec.json.Decoder(annotation, dec_hook=_decoded)
+        msgspec.json.Decoder(annotation, dec_hook=foreign.decoded)
     except Exception as error:  # whatever an annotation raises that cannot be looked at
         raise Unsupported(f"{shown(annotation)} has no JSON form ({error}). {ADVICE}") from error
     for unknown in _customs(info, set()):
-        if not _is_known(unknown):
+        if not foreign.is_known(unknown):
             raise Unsupported(f"{shown(unknown)} has no JSON form. {ADVICE}")
 
 
 def holds_anything(annotation: Any) -> bool:
     """True where JSON alone says what a value is: `Any`, and lists and dicts of it."""
     return _is_loose(msgspec.inspect.type_info(annotation))
+
+
+def bare(annotation: Any) -> Any:
+    """An annotation without `Annotated` and `| None`."""
+    if get_origin(annotation) is Annotated:
+        return bare(annotation.__origin__)
+    if get_origin(annotation) in (Union, types.UnionType):
+        others = [one for one in get_args(annotation) if one is not type(None)]
+        return bare(others[0]) if len(others) == 1 else annotation
+    return annotation
 
 
 def shown(annotation: Any) -> str:
@@ -116,53 +126,18 @@ def problem(error: msgspec.ValidationError, annotation: Any = None) -> tuple[str
         return where, f"must be {_spoken(expected)}, not {_spoken(got)}"
     if text.startswith("Object missing required field "):
         return where, f"lacks the field {quoted(text.rpartition(' ')[2])}"
-    if (
-        text.startswith("Invalid enum value ")
-        and isinstance(annotation, type)
-        and issubclass(annotation, Enum)
-    ):
-        values = ", ".join(quoted(member.value) for member in annotation)
+    if text.startswith("Invalid enum value ") and (choices := _choices(annotation)):
+        values = ", ".join(map(quoted, choices))
         return where, f"must be one of {values}, not {text.removeprefix('Invalid enum value ')}"
     return where, f"is refused: {text[:1].lower()}{text[1:]}"
 
 
-# --- What msgspec leaves to us --------------------------------------------------------------------
+# --- Helpers --------------------------------------------------------------------------------------
 
 
-def _encoded(value: Any) -> Any:
-    if isinstance(value, PurePath):
-        return str(value)
-    if isinstance(value, str):  # a subclass, such as an id that can do more
-        return str.__str__(value)
-    dump = getattr(type(value), "model_dump", None)
-    if dump is not None:
-        return dump(value, mode="json")
-    raise NotImplementedError(f"{type(value).__name__} has no JSON form")
-
-
-def _decoded(kind: Any, value: Any) -> Any:
-    if isinstance(value, kind):
-        return value
-    if issubclass(kind, PurePath):
-        if not isinstance(value, str):
-            raise TypeError(f"Expected `str`, got `{_kind(value)}`")
-        return kind(value)
-    return kind.model_validate_json(_encode(value))
-
-
-def _schema(kind: Any) -> dict[str, Any]:
-    if issubclass(kind, PurePath):
-        return {"type": "string", "format": "path"}
-    schema: dict[str, Any] = kind.model_json_schema()
-    return schema
-
-
-def _is_known(kind: Any) -> bool:
-    is_path = isinstance(kind, type) and issubclass(kind, PurePath)
-    return is_path or hasattr(kind, "model_validate_json")
-
-
-_encode: Callable[[Any], bytes] = msgspec.json.Encoder(enc_hook=_encoded).encode
+_encode: Callable[[Any], bytes] = msgspec.json.Encoder(enc_hook=foreign.encoded).encode
+_MAY_LOSE: Final = re.compile(rb"null|\d{19}").search
+"""Finds what the encoder may have made of NaN, and whole numbers that may be too large."""
 _decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
 
 
@@ -188,9 +163,15 @@ def _is_loose(info: Any) -> bool:
     return isinstance(info, kinds.UnionType) and any(map(_is_loose, info.types))
 
 
+def _choices(annotation: Any) -> list[Any]:
+    """The values of the enum or of the literals that are somewhere in an annotation; none if there are several."""
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return [member.value for member in annotation]
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    found = [choices for one in get_args(annotation) if (choices := _choices(one))]
+    return found[0] if len(found) == 1 else []
+
+
 def _spoken(kind: str) -> str:
     return {"object": "dict", "array": "list", "null": "None"}.get(kind, kind).replace(" | null", " | None")
-
-
-def _kind(value: Any) -> str:
-    return "null" if value is None else type(value).__name__

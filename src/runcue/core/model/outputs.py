@@ -6,7 +6,8 @@ that `output` made count: the unit lists their ids, and what an application's ow
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Self
 
 import msgspec
@@ -37,12 +38,18 @@ def outputs_in(value: Any) -> Iterator[str]:
     """The ids of the units whose outputs are somewhere in a value."""
     if isinstance(value, Output):
         yield value.id
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from outputs_in(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from outputs_in(item)
+        return
+    inner: Iterable[Any] = ()
+    if isinstance(value, dict):
+        inner = value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        inner = value
+    elif isinstance(value, msgspec.Struct):
+        inner = msgspec.structs.astuple(value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inner = [getattr(value, one.name) for one in dataclasses.fields(value)]
+    for item in inner:
+        yield from outputs_in(item)
 
 
 def filled(value: Any, results: Mapping[str, Any]) -> Any:

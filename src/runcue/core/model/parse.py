@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeGuard, overload
 
 import msgspec
 
-from runcue.core.model import encoding
+from runcue.core.model import foreign
 from runcue.core.model.outputs import NAME, Output, WithOutputs, outputs_in
 from runcue.errors import (
     QUOTED_LENGTH,
@@ -311,8 +311,8 @@ def check_size(data: bytes, limit: int) -> None:
 
 def params_dict(params: object) -> dict[Any, Any]:
     """Make sure that params are a dict, or a model that becomes one."""
-    if encoding.is_model(params):
-        params = encoding.plain(params)
+    if foreign.is_model(params):
+        params = msgspec.to_builtins(params, str_keys=True, enc_hook=foreign.encoded)
     if not isinstance(params, dict):
         raise InvalidParams("params", f"must be a dict, not {_kind(params)}. {JSON_FORMS}")
     return params
@@ -326,6 +326,11 @@ def decode_params(data: bytes) -> dict[str, Any]:
         return _decode_object(data)
     except msgspec.MsgspecError as error:
         raise StorageCorrupt(f"Stored params are no JSON object: {quoted(data)} ({error}).") from error
+
+
+def refuse_lossy(value: object, root: str) -> None:
+    """Refuse numbers that JSON loses and nesting that is too deep, in a value of plain types; `root` names it."""
+    _exact(value, (root,))
 
 
 def _is_deep(data: bytes, params: dict[Any, Any]) -> bool:
@@ -359,7 +364,7 @@ def _exact(value: object, trail: Trail) -> Any:
         advice = next(
             (INSTEAD[base.__name__] for base in type(value).__mro__ if base.__name__ in INSTEAD), JSON_FORMS
         )
-        if encoding.is_model(value):
+        if foreign.is_model(value):
             advice = "Give the handler a parameter that is annotated with it, or pass a dict."
         _refuse(trail, f"is of type {_kind(value)}, which JSON cannot hold. {advice}")
     if len(trail) > DEEPEST:
