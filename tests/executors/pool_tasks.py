@@ -14,6 +14,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +33,26 @@ def echo(work: Work) -> dict[str, Any]:
     """What a function is given."""
     kind = type(work)
     return {"params": work.params, "attempt": work.attempt, "id": work.id, "is_work": issubclass(kind, Work)}
+
+
+@dataclass
+class Page:
+    """What a typed handler takes and returns."""
+
+    number: int
+    read_at: datetime
+
+
+def turned(page: Page, times: int = 1, **rest: int) -> Page:
+    """The page after a page that came as a page."""
+    if type(page) is not Page:
+        raise TypeError(page)
+    return Page(page.number + times + sum(rest.values()), page.read_at)
+
+
+def turned_with_work(page: Page, *, work: Work) -> tuple[str, Page]:
+    """The id of the unit, and the page."""
+    return work.id, page
 
 
 def the_work(work: Work) -> Work:

@@ -16,11 +16,13 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import runcue
 from runcue import ConfigError, Cue, InvalidOption, Permanent, Unreachable, Work, WorkerLost
 from runcue.executors.dask.executor import DaskExecutor
 from runcue.executors.process_locks import Jobs, end_leftovers
@@ -533,3 +535,64 @@ def test_a_coroutine_function_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="Use def with executor='dask'"):
         Cue().task("handler", executor="dask")(handler)
+
+
+# --- Handlers with params -------------------------------------------------------------------------
+
+
+async def test_a_handler_with_params_gets_them_on_a_worker(address: str) -> None:
+    cue = Cue(dask=address)
+    turned = cue.task(executor="dask")(pool_tasks.turned)
+    page = pool_tasks.Page(1, datetime(2026, 1, 2, tzinfo=UTC))
+    async with cue, asyncio.timeout(BOUND):
+        first = await turned.submit(page)
+        second = await turned.submit(page=runcue.output(first), times=10, more=100)
+        assert await second.result() == pool_tasks.Page(112, page.read_at)
+
+
+SCRIPT = """
+import asyncio, sys
+from dataclasses import dataclass
+from runcue import Cue
+
+cue = Cue(dask=sys.argv[1])
+
+@dataclass
+class Page:
+    number: int
+
+@cue.task(executor="dask")
+def turn(page: Page) -> int:
+    return page.number + 1
+
+@cue.task(executor="dask")
+def params(work) -> str:
+    return str(work.params)
+
+@cue.task(executor="dask")
+def submit() -> str:
+    return str(turn.unit(page=Page(1)))
+
+async def main():
+    async with cue:
+        print(await (await turn.submit(Page(1))).result(), await (await params.submit(a=1)).result())
+        print((await (await submit.submit()).wait()).error)
+
+asyncio.run(main())
+"""
+
+
+def test_a_handler_of_a_script_travels_without_the_cue_that_it_is_registered_on(
+    address: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, str(script), address],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True, text=True, check=False, timeout=BOUND,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [
+        "2 {'a': 1}",
+        "RuncueError: A handler in another process cannot submit: let it return what is to be submitted.",
+    ], done.stderr

@@ -880,9 +880,15 @@ async def test_a_cue_runs_remote_commands(host: Host, home: Path) -> None:
     def greet(work: runcue.Work) -> list[str]:
         return ["sh", "-c", 'echo "$GREETING $1"', "greet", work.params["name"]]
 
+    @cue.task(executor="ssh", uses="ssh_{host}")
+    def typed(host: str, names: tuple[str, ...]) -> list[str]:
+        return ["echo", host, *names]
+
     async with cue:
         params = {"host": "web1", "name": "it's me"}
         result = await cue.result(await cue.submit(greet, params=params), timeout=BOUND)
+        typed_unit = await cue.submit(typed, params={"host": "web1", "names": ("a", "b")})
+        assert (await cue.result(typed_unit, timeout=BOUND))["stdout"] == "web1 a b\n"
     await cue.close()
     assert result == {"stdout": "hallo it's me\n", "stderr": "", "exit_code": 0}
     await until(lambda: host.open_connections == 0, "the connection is closed")

@@ -344,6 +344,7 @@ async def look_at_it(work: runcue.Work) -> None:
 def in_another_thread() -> None:
     assert_type(cue.sync.submit("named", params={"page": 1}), str)
     assert_type(cue.sync.submit(task_type="named", delay="5m"), str)
+    assert_type(cue.sync.submit(summarize.unit(page=3)), str)
     assert_type(cue.sync.get("a"), runcue.Work | None)
     assert_type(cue.sync.cancel("a"), bool)
     assert_type(cue.sync.edit("a", priority=2), None)

@@ -9,10 +9,11 @@ The function stays the same object: calling it still runs it, here and now.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from runcue.declare.unit import Unit
-from runcue.errors import InvalidParams, quoted
+from runcue.errors import InvalidParams, RuncueError, quoted
 
 if TYPE_CHECKING:
     from runcue.api.cue import Cue
@@ -37,7 +38,7 @@ class Submitter(Generic[P, R]):
         self._task = task
         self._options = options or {}
 
-    async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+    async def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Submit one unit, with params as the function takes them; returns its id, which can do more."""
         params = self._params(args, kwargs)
         return await self._cue.submit(self._task, **{**self._options, "params": params})
@@ -47,7 +48,7 @@ class Submitter(Generic[P, R]):
         units = [Unit[R](self._task, dict(params), self._options) for params in items]
         return await self._cue.submit_many(units)
 
-    def unit(self, *args: P.args, **kwargs: P.kwargs) -> Unit[R]:
+    def unit(self, /, *args: P.args, **kwargs: P.kwargs) -> Unit[R]:
         """A unit as a value, to be submitted with others by `cue.submit_many`."""
         return Unit(self._task, self._params(args, kwargs), self._options)
 
@@ -66,6 +67,10 @@ class Submitter(Generic[P, R]):
         """The same with these options of `submit`, such as `priority=5`."""
         return Submitter(self._cue, self._task, {**self._options, **options})
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A function takes what is on it along to another process, where there is no Cue to submit to.
+        return Submitter, (_NoCue(), self._task)
+
     def _params(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         parameters = self._cue.get_task(self._task).parameters
         if parameters is not None:
@@ -78,8 +83,22 @@ class Submitter(Generic[P, R]):
         return kwargs
 
 
+class _NoCue:
+    """Stands for the Cue in another process."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuncueError(
+            "A handler in another process cannot submit: let it return what is to be submitted."
+        )
+
+
 def attached(function: Callable[..., Any], submitter: Submitter[..., Any]) -> Callable[..., Any]:
-    """The function, with the ways to submit its task on it, if it can carry them: a bound method cannot."""
+    """The function, with the ways to submit its task on it, if it can carry them.
+
+    A bound method cannot; a class, or an object that has an attribute of such a name, is left as it is.
+    """
+    if isinstance(function, type) or any(map(partial(_has_own, function), ATTRIBUTES)):
+        return function
     for name in ATTRIBUTES:
         try:
             setattr(function, name, getattr(submitter, name))
@@ -88,13 +107,19 @@ def attached(function: Callable[..., Any], submitter: Submitter[..., Any]) -> Ca
     return function
 
 
+def _has_own(function: Callable[..., Any], name: str) -> bool:
+    """True for an attribute that was not put there by `attached`."""
+    found = getattr(function, name, None)
+    return found is not None and not isinstance(getattr(found, "__self__", None), Submitter)
+
+
 # --- For type checkers ----------------------------------------------------------------------------
 
 
 class TaskFunction(Protocol[P, R]):
     """A function that `@cue.task` has registered: it can still be called, and it can be submitted."""
 
-    async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+    async def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Submit one unit, with params as the function takes them."""
         ...
 
@@ -102,7 +127,7 @@ class TaskFunction(Protocol[P, R]):
         """Submit many units at once, all or none: a dict of params for each."""
         ...
 
-    def unit(self, *args: P.args, **kwargs: P.kwargs) -> Unit[R]:
+    def unit(self, /, *args: P.args, **kwargs: P.kwargs) -> Unit[R]:
         """A unit as a value, not yet submitted."""
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Never, Unpack
+from typing import TYPE_CHECKING, Any, Never, Unpack, cast
 
 from runcue.declare import arguments
 from runcue.errors import ForkedConnection, WrongThread
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from runcue.api.cue import Cue
     from runcue.api.signature import Duration, SubmitOptions
     from runcue.core.model.record import Work
+    from runcue.declare.unit import Unit
 
 
 class Sync:
@@ -23,12 +24,12 @@ class Sync:
 
     def submit(
         self,
-        task: str | Callable[..., Any] | None = None,
+        task: str | Callable[..., Any] | Unit[Any] | None = None,
         *misplaced: Never,
         **options: Unpack[SubmitOptions],
     ) -> str:
         """Submit a unit from another thread and return its id once it is accepted."""
-        return str(self._call(self._cue.submit(task, *misplaced, **options)))
+        return str(self._call(self._cue.submit(cast("Any", task), *misplaced, **options)))
 
     def get(self, work_id: str) -> Work | None:
         """A unit as it stands, or None when the id is unknown."""

@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import pickle
 import sys
@@ -60,6 +61,7 @@ CONNECT_TIMEOUT = 10.0
 CLOSE_TIMEOUT = 2.0
 LOOK_EVERY = 0.1
 """Seconds between two looks for calls that were given up before they began: nothing announces that."""
+NOTED = "__msgspec_cache__"
 HERE = "the local Dask cluster"
 UNKNOWN = "what it did is unknown, look before it runs again"
 
@@ -387,12 +389,29 @@ class Link:
 def _packed(work: Any, handler: Handler) -> bytes:
     """The call as bytes; raises Permanent when its function or params cannot be pickled."""
     try:
-        function: bytes = cloudpickle.dumps(handler)
+        function = _by_value(handler)
     except Exception as error:
         raise Permanent(
             f"its handler cannot be sent to a Dask worker ({describe(error)}): define it at the top of a module"
         ) from error
     return pack_call(function, work)
+
+
+def _by_value(handler: Handler) -> bytes:
+    """A function as bytes, with the classes that it needs."""
+    buffer = io.BytesIO()
+    Pickler(buffer).dump(handler)
+    return buffer.getvalue()
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no types
+    """Pickles classes without what msgspec has noted on them, which it notes again where it is missing."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """How to pickle a function or a class by value."""
+        if isinstance(value, type) and NOTED in vars(value):
+            delattr(value, NOTED)
+        return super().reducer_override(value)
 
 
 def _lost(worker: str | None) -> WorkerLost:
