@@ -17,7 +17,7 @@ from bench.measure import Line, apart
 
 IN_MEMORY = (
     *("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "batches", "imports"),
-    "cost",
+    *("cost", "typed"),
 )
 IN_A_FILE = ("durable", "rows", "history", "processes", "dashboard")
 OUTSIDE = ("commands", "shell_queues", "postgres", "scale")

@@ -29,7 +29,7 @@ from bench.peers.places import Places
 ROOT = Path(__file__).resolve().parent.parent
 IN_MEMORY = (
     *("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "batches", "imports"),
-    "cost",
+    *("cost", "typed"),
 )
 IN_A_FILE = ("durable", "rows", "history", "processes", "dashboard")
 NAMES = (*IN_MEMORY, *IN_A_FILE, "fleet")

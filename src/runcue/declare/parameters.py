@@ -68,7 +68,7 @@ class Parameters:
                 self._take(one, hints.get(one.name, Any), resources)
         self.names = self.codecs.keys()
         self._handed_in = frozenset((*self.resources, self.unit))
-        self._required = self.names - self.defaults.keys()
+        self._required = [name for name in self.names if name not in self.defaults]
         self._loose = frozenset(
             name for name, codec in self.codecs.items() if encoding.holds_anything(codec.annotation)
         )
@@ -79,6 +79,11 @@ class Parameters:
             name: NotRequired[fields[name]] if name in self.defaults else fields[name] for name in fields
         }
         self._whole = Codec(TypedDict(task, optional))  # type: ignore[operator]
+        strict = [
+            (name, kind, None) if name in self.defaults else (name, kind) for name, kind in fields.items()
+        ]
+        self._check = encoding.checker(task, strict, takes_rest=self._rest is not None)
+        """Raises for JSON that is not all required params, of their types, and no others."""
 
     def _take(self, one: inspect.Parameter, hint: Any, resources: Collection[Any]) -> None:
         bare = encoding.bare(hint)
@@ -119,16 +124,13 @@ class Parameters:
             params = {}
         if type(params) is not dict:
             params = parse.params_dict(params)
-        given = params.keys()
-        if not given <= self.names and not (self._rest is not None and self._handed_in.isdisjoint(given)):
-            self._refuse_unknown(given)
-        if not self._required <= given:
-            self._refuse_missing(given)
         try:
             data = encoding.encode(params)
-            self._whole.check(data)
+            self._check(data)
         except Exception as error:  # noqa: BLE001 (whatever a value raises, `_explained` says which one it is)
             data = self._explained(params, error)
+        if self._rest is not None:
+            self._refuse_unknown(params)
         if self._loose or self._rest is not None:
             # What no annotation tells how to restore must be plain JSON, as in params that are not annotated.
             loose = {
@@ -141,6 +143,8 @@ class Parameters:
 
     def _explained(self, params: dict[str, Any], error: Exception) -> bytes:
         """The params as JSON, if all that is wrong with them is that they hold outputs; else raise what is wrong."""
+        self._refuse_unknown(params)
+        self._refuse_missing(params)
         has_outputs = False
         for name, value in params.items():
             codec = self.codecs.get(name)
@@ -165,22 +169,21 @@ class Parameters:
         return WithOutputs(encoding.encode(params), params)
 
     def _refuse_unknown(self, given: Collection[str]) -> None:
-        name = next(
-            name
-            for name in given
-            if name not in self.names and (self._rest is None or name in self._handed_in)
-        )
-        if name in self._handed_in:
-            raise InvalidParams(
-                _path(name), f"is not submitted: task {quoted(self.task)} is given it at the start."
-            )
-        advice = nearest(name, self.names, CLOSE)
-        raise InvalidParams(
-            _path(name), f"is unknown: task {quoted(self.task)} takes {self._spoken_names()}.{advice}"
-        )
+        for name in given:
+            if name in self._handed_in:
+                raise InvalidParams(
+                    _path(name), f"is not submitted: task {quoted(self.task)} is given it at the start."
+                )
+            if name not in self.names and self._rest is None:
+                advice = nearest(name, self.names, CLOSE)
+                raise InvalidParams(
+                    _path(name), f"is unknown: task {quoted(self.task)} takes {self._spoken_names()}.{advice}"
+                )
 
     def _refuse_missing(self, given: Collection[str]) -> None:
-        name = next(name for name in self.names if name in self._required and name not in given)
+        name = next((name for name in self._required if name not in given), None)
+        if name is None:
+            return
         advice = ""
         if len(self.names) == 1:
             advice = " A handler that is to be called with its unit calls that parameter `work`."
@@ -240,7 +243,7 @@ class Parameters:
             "title": self.task,
             "type": "object",
             "properties": properties,
-            "required": [name for name in self.names if name in self._required],
+            "required": self._required,
             "additionalProperties": self._rest is not None,
         } | ({"$defs": definitions} if definitions else {})
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
@@ -56,11 +56,19 @@ class Codec:
         return msgspec.json.schema(self.annotation, schema_hook=foreign.schema)
 
 
+def checker(name: str, fields: Iterable[Any], *, takes_rest: bool) -> Callable[[bytes], object]:
+    """What raises an error for JSON that is no object of these fields: names, annotations, and maybe a default."""
+    kind = msgspec.defstruct(name, fields, kw_only=True, gc=False, forbid_unknown_fields=not takes_rest)
+    return msgspec.json.Decoder(kind, dec_hook=foreign.decoded).decode
+
+
 def encode(value: Any, root: str = "params") -> bytes:
     """A value of any supported type as JSON; errors call it `root`."""
     data = _encode(value)
-    if _MAY_LOSE(data) or (
-        len(data) > 2 * parse.DEEPEST and data.count(b"[") + data.count(b"{") > parse.DEEPEST
+    if (
+        _long_number(data)
+        or (len(data) > 2 * parse.DEEPEST and data.count(b"[") + data.count(b"{") > parse.DEEPEST)
+        or (b"null" in data and _not_finite(_pack(value)))
     ):
         parse.refuse_lossy(msgspec.to_builtins(value, str_keys=True, enc_hook=foreign.encoded), root)
     return data
@@ -136,8 +144,11 @@ def problem(error: msgspec.ValidationError, annotation: Any = None) -> tuple[str
 
 
 _encode: Callable[[Any], bytes] = msgspec.json.Encoder(enc_hook=foreign.encoded).encode
-_MAY_LOSE: Final = re.compile(rb"null|\d{19}").search
-"""Finds what the encoder may have made of NaN, and whole numbers that may be too large."""
+_pack: Callable[[Any], bytes] = msgspec.msgpack.Encoder(enc_hook=foreign.encoded).encode
+_not_finite = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]").search
+"""Finds what may be NaN or infinite in a packed value: the JSON encoder writes null for both."""
+_long_number = re.compile(rb"\d{19}").search
+"""Finds what may be a whole number of more than 64 bits."""
 _decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
 
 
