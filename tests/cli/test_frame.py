@@ -23,7 +23,7 @@ from tests.cli.crew import QUEUECTL, environment
 from tests.patience import BOUND
 
 VERBS = [
-    "enqueue", "worker", "status", "list", "show", "logs", "cancel", "wait", "why", "dlq", "config", "pause",
+    "enqueue", "worker", "status", "list", "show", "logs", "cancel", "edit", "wait", "why", "dlq", "config", "pause",
     "resume", "service", "doctor", "completion", "demo", "top", "dashboard",
 ]  # fmt: skip
 NEVER_FOR_STATUS = [
