@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+import runcue
 from runcue import ConfigError, Cue, InvalidOption, RuncueError, SubmitError, Unique, WorkNotFound
 from runcue.core.model.record import Extras, Uniqueness
 from runcue.declare.options import Options
@@ -192,3 +193,16 @@ def test_a_program_without_the_task_edits_params_as_they_are() -> None:
     spec = edge.spec("call", make_id=lambda: "made")
     edit = Registry(Options.of()).edit(spec, {"n": 1}, None)
     assert (edit.params, edit.services, edit.cost, edit.priority) == (b'{"n":1}', None, None, None)
+
+
+async def test_an_edit_takes_no_output_of_another_unit() -> None:
+    cue = Cue()
+    cue.task("call")(no_op)
+    first = await cue.submit("call")
+    second = await cue.submit("call", params={"n": 1})
+    with pytest.raises(SubmitError, match=r"edit\(\) takes no output\(\) of another unit"):
+        await cue.edit(second, params={"n": runcue.output(first)})
+    work = await cue.get(second)
+    assert work is not None
+    assert (work.params, work.depends_on) == ({"n": 1}, ())
+    await cue.close()

@@ -229,3 +229,12 @@ async def test_the_progress_of_a_unit_is_read_while_it_runs_and_afterwards() -> 
         after = await cue.wait(work_id)
         assert list(after.result) == [0.25, "a quarter"]
         assert (after.progress.fraction, after.progress.text) == (0.25, "a quarter")
+
+
+async def test_a_handle_says_that_its_unit_is_a_duplicate() -> None:
+    cue, unique = made(), Unique(by=["url"], while_active=True)
+    first = await cue.submit("echo", params={"url": "a"}, unique=unique)
+    again = await cue.submit("echo", params={"url": "a"}, unique=unique)
+    assert (first == again, first.is_duplicate, again.is_duplicate) == (True, False, True)
+    many = await cue.submit_many([{"task": "echo", "params": {"url": url}, "unique": unique} for url in "bb"])
+    assert [one.is_duplicate for one in many] == [False, True]

@@ -71,6 +71,18 @@ def test_traces_are_worth_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {answer[0] for answer in answers if isinstance(answer, tuple)} >= {"DuplicateWork", "QueueFull"}
 
 
+def test_traces_have_duplicates_expiry_edits_and_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = [played(make(seed, traits=TRAITS), None, monkeypatch) for seed in SEEDS]
+    types = [event[1] for one in seen for event in one.events]
+    assert types.count("edited") > 10
+    works = [work for one in seen for work in one.works]
+    assert sum(work.error == "expired" for work in works) > 5
+    assert any(work.progress.text == "attempt 2" for work in works)
+    answers = [answer for one in seen for answer in one.answers if isinstance(answer, tuple)]
+    assert any("by unique=" in answer[1] for answer in answers)
+    assert {"WorkNotEditable", "WorkNotFound"} <= {answer[0] for answer in answers}
+
+
 def note(**arguments: Any) -> dict[str, Any]:
     """The smallest submission."""
     return {"task": "note", "params": {"sleep": 0}, **arguments}

@@ -20,7 +20,9 @@ HORIZON = 400.0
 """Virtual seconds after the last call: retries, windows and circuits come to rest meanwhile."""
 
 
-TRAITS = frozenset({"callbacks", "dependency_timeout", "pending_timeout", "stall_timeout", "drop_oldest"})
+TRAITS = frozenset({
+    "callbacks", "dependency_timeout", "pending_timeout", "stall_timeout", "drop_oldest", "unique", "expires", "edit",
+})  # fmt: skip
 """What a trace may have besides the everyday."""
 
 
@@ -93,9 +95,34 @@ def item(random: Random, number: int, known: list[str], traits: frozenset[str]) 
     return given
 
 
+def refined(given: dict[str, Any], more: Random, traits: frozenset[str]) -> dict[str, Any]:
+    """A submission with what makes it the duplicate of another, and with a time in which it has to start."""
+    if more.random() < 0.25 and "unique" in traits and "idempotency_key" not in given:
+        on_conflict: Any = more.choice(["return", "raise", "replace", "replace", "extend", "extend"])
+        how: dict[str, Any] = more.choice([{"within": 4}, {"within": 30}, {"while_active": True}])
+        if on_conflict == "extend":
+            how = {**how, "at_most": 10}
+            given = {**given, "delay": more.choice([1, 4])}
+            given.pop("run_at", None)
+        given = {**given, "unique": runcue.Unique(by=["sleep"], on_conflict=on_conflict, **how)}
+    if more.random() < 0.15 and "expires" in traits:
+        given = {**given, "expires": more.choice([2, 10, 25])}
+    return given
+
+
+def edit(recent: list[str], more: Random) -> Step:
+    """The edit of one of these."""
+    arguments: dict[str, Any] = {"work_id": more.choice(recent)}
+    if more.random() < 0.7:
+        arguments["params"] = {"sleep": more.choice([0, 0.5, 3])}
+    if more.random() < 0.5:
+        arguments["priority"] = more.choice([-2, 2])
+    return more.uniform(0.01, 0.5), "edit", arguments
+
+
 def make(seed: int, length: int = 40, traits: frozenset[str] = TRAITS) -> Trace:
     """The trace of that number."""
-    random = Random(seed)
+    random, more = Random(seed), Random(f"{seed} more")
     known = [f"w{number}" for number in range(1, 3 * length)]
     numbers = iter(range(1, 10**6))
     steps: list[Step] = []
@@ -107,10 +134,10 @@ def make(seed: int, length: int = 40, traits: frozenset[str] = TRAITS) -> Trace:
         )[0]
         arguments: dict[str, Any] = {}
         if name == "submit":
-            arguments = item(random, next(numbers), recent, traits)
+            arguments = refined(item(random, next(numbers), recent, traits), more, traits)
         elif name == "submit_many":
             batch = [item(random, next(numbers), recent, traits) for _ in range(random.randint(1, 8))]
-            arguments = {"items": batch}
+            arguments = {"items": [refined(one, more, traits) for one in batch]}
         elif name in ("cancel", "retry"):
             arguments = {"work_id": random.choice(recent), "cascade": random.random() < 0.3}
         elif name in ("pause", "resume"):
@@ -122,6 +149,8 @@ def make(seed: int, length: int = 40, traits: frozenset[str] = TRAITS) -> Trace:
                 "rate": random.choice(["3/10s", "9/20s"]),
             }
         steps.append((random.uniform(0.01, 2.5), name, arguments))
+        if more.random() < 0.15 and "edit" in traits:
+            steps.append(edit(recent, more))
     steps += [(0.5, "resume", {"name": name}) for name in ("api", "db", "side", "default")]
     has_callbacks = random.random() < 0.3 and "callbacks" in traits
     return Trace(options(random, traits), steps, has_callbacks)
@@ -140,6 +169,7 @@ def program(target: Path | str | None, trace: Trace) -> runcue.Cue:
     put_off: Counter[str] = Counter()
 
     async def handle(work: runcue.Work) -> Any:
+        work.progress(work.params["sleep"] / 4, f"attempt {work.attempt}")
         await asyncio.sleep(work.params["sleep"])
         if work.params.get("fails", 0) >= work.attempt:
             kind = work.params["kind"]
@@ -194,6 +224,8 @@ async def play(trace: Trace, target: Path | str | None) -> Seen:
             event.duration,
         )
         async for event in cue.events()
+        # Which turn of one moment takes a report in is left open; what was reported last is in the works.
+        if event.type != "progress"
     ]
     await cue.close()
     return Seen(answers, works, events, counts, services)
