@@ -200,7 +200,7 @@ async def test_an_edit_takes_no_output_of_another_unit() -> None:
     cue.task("call")(no_op)
     first = await cue.submit("call")
     second = await cue.submit("call", params={"n": 1})
-    with pytest.raises(SubmitError, match=r"edit\(\) takes no output\(\) of another unit"):
+    with pytest.raises(SubmitError, match=r"edit\(\) cannot hand on outputs of other units"):
         await cue.edit(second, params={"n": runcue.output(first)})
     work = await cue.get(second)
     assert work is not None

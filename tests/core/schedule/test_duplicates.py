@@ -427,3 +427,27 @@ def test_in_a_shared_queue_the_newest_unit_with_a_key_is_read_with_the_turn() ->
     _, one, other = two(serving=["one"])
     assert answered(one, unique(one, "a", Uniqueness(within=10))) == ["a"]
     assert answered(other, unique(other, "b", Uniqueness(within=10))) == ["a"]
+
+
+def test_a_replaced_unit_wants_the_results_that_its_last_params_name() -> None:
+    bench = closed(keep_finished=0)
+    bench.submit(bench.spec("need", services=()), bench.spec("other", services=()))
+    needs = ["need", "other"]
+
+    def wanting(id: str, output: str) -> Spec:
+        return bench.spec(
+            id,
+            unique_key="k",
+            needs=needs,
+            extras=Extras(outputs=(output,), unique=REPLACE),
+            services=("api",),
+        )
+
+    bench.submit(wanting("first", "need"))
+    bench.submit(wanting("second", "other"))
+    bench.turn(bench.success("need"), bench.success("other"))
+    assert "need" not in bench.store.records
+    assert bench.state("other") == "completed"
+    bench.cancel("first")
+    bench.turn()
+    assert "other" not in bench.store.records

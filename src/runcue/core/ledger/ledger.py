@@ -292,6 +292,8 @@ class Ledger:
             plan.records[record.id] = changed
             plan.rewritten.add(record.id)
             return changed
+        self._retention.want_for(changed)
+        self._retention.end(record)
         if str(record.index_key).startswith(READY):
             self.leave_line(record)  # callbacks are called about it anew
         self.working.write(changed)
