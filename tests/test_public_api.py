@@ -18,8 +18,9 @@ TYPING = Path(__file__).parent / "typing" / "api.py"
 PUBLIC = {
     "__version__",
     # what an application holds, and what it is given
-    "Attempt", "Command", "Cue", "Event", "Explanation", "Forecast", "Handle", "PriorityContext", "Reader",
-    "Rescue", "Retry", "RunningWork", "TaskFunction", "Unit", "Work", "WorkState", "WorkUnit",
+    "Attempt", "Command", "Cue", "Event", "Explanation", "Forecast", "Group", "GroupCounts", "Handle",
+    "PriorityContext", "Reader", "Rescue", "Retry", "RunningWork", "TaskFunction", "Unit", "Work", "WorkState",
+    "WorkUnit",
     # tasks as functions
     "current", "output",
     # mending
@@ -37,7 +38,7 @@ PUBLIC = {
     # raised by runcue
     "BadCommand", "CommandFailed", "ForkedConnection", "SchemaTooNew", "StorageBusy", "StorageCorrupt", "StorageFull",
     "StorageInsecure", "StorageReplaced", "Unreachable", "WorkerLost", "ResourceFailed", "WrongResult",
-    "ConfigError", "CueClosed", "DependencyCycle", "DuplicateWork", "InvalidOption", "InvalidParams",
+    "ConfigError", "CueClosed", "DependencyCycle", "DuplicateWork", "GroupNotFound", "InvalidOption", "InvalidParams",
     "InvalidRate", "QueueFull", "RuncueError", "StoreError", "SubmitError", "UnknownOption", "UnknownService",
     "UnknownTask", "WorkCancelled", "WorkExpired", "WorkFailed", "WorkNotEditable", "WorkNotFound", "WorkTimedOut",
     "WrongThread",
@@ -47,10 +48,10 @@ CUE = {
     # registration
     "service", "task", "get_task", "is_ready", "is_stale", "priority", "dependency_satisfied", "on_start",
     "on_complete", "on_failure", "on_skip", "on_cancel", "on_backpressure", "on_pending_warning",
-    "on_stall_warning", "around", "observe", "resource",
+    "on_stall_warning", "on_group_done", "around", "observe", "resource",
     # work
     "submit", "submit_many", "get", "list", "dead", "count", "cancel", "retry", "edit", "purge", "purge_dead", "wait",
-    "result", "results", "join", "map", "tally",
+    "result", "results", "join", "map", "tally", "group",
     # running
     "start", "stop", "close", "loop", "name", "path",
     # looking and operating
@@ -58,11 +59,12 @@ CUE = {
     "explain_many", "last_event", "dependents", "now", "paused", "set_limits",
 }  # fmt: skip
 
-SYNC = {"submit", "get", "edit", "cancel", "wait", "result"}
+SYNC = {"submit", "get", "edit", "cancel", "wait", "result", "group"}
 
 READER = {
     "get", "list", "dead", "count", "jobs", "job_counts", "explain", "explain_many", "output", "events", "services",
-    "workers", "paused", "config", "now", "health", "close", "dependents", "last_event", "tally",
+    "workers", "paused", "config", "now", "health", "close", "dependents", "last_event", "tally", "group",
+    "groups",
 }  # fmt: skip
 
 

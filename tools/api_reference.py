@@ -29,7 +29,14 @@ from runcue.declare.options import Options
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 WIDTH = 96
 OPTIONS = {
-    kind.__name__: kind for kind in (signature.CueOptions, signature.TaskOptions, signature.SubmitOptions)
+    kind.__name__: kind
+    for kind in (
+        signature.CueOptions,
+        signature.TaskOptions,
+        signature.SubmitOptions,
+        signature.Where,
+        signature.Which,
+    )
 }
 DEFAULTS = Options()
 TYPES = ("Duration", "RateValue", "Artifact")
@@ -64,6 +71,8 @@ PAGES = (
         " [Work](../reference.md#work).",
         (
             "Work",
+            "Group",
+            "GroupCounts",
             "RunningWork",
             "WorkState",
             "Attempt",

@@ -33,6 +33,7 @@ ADVICE = {
     "DependencyCycle": "Remove one of the dependencies in `.cycle`.",
     "DuplicateWork": "For another unit use another id or key; for the same unit use `.work_id`.",
     "WorkNotFound": "Use the id that `submit` returned. If `.forgotten`, raise `retention` or `keep_finished`.",
+    "GroupNotFound": "Use the name that units were submitted with. Its counts are kept as long as one of them.",
     "WorkFailed": "Look at `.work.error` and `.work.history`; when the cause is repaired, `cue.retry(id)`.",
     "WorkTimedOut": "Raise `timeout=`, or find out what takes so long.",
     "WorkExpired": "Raise `expires=`, or find out what it waited for; `cue.retry(id)` counts anew.",

@@ -35,6 +35,8 @@ _HOMES = {
     "runcue.instrument.prometheus": ["Metrics"],
     "runcue.instrument.opentelemetry": ["trace"],
     "runcue.instrument.logging": ["JsonFormatter"],
+    "runcue.api.group": ["Group"],
+    "runcue.core.model.group": ["GroupCounts"],
     "runcue.core.model.record": ["Attempt", "PriorityContext", "Work", "WorkState"],
     "runcue.models": ["WorkUnit"],
     "runcue.engine.running": ["RunningWork", "current"],
@@ -69,6 +71,9 @@ __all__ = [
     "Explanation",
     "Forecast",
     "ForkedConnection",
+    "Group",
+    "GroupCounts",
+    "GroupNotFound",
     "Handle",
     "InvalidOption",
     "InvalidParams",
@@ -149,10 +154,12 @@ if TYPE_CHECKING:
     from runcue.api.batch import map  # noqa: A004 (runcue.map is meant to read like the built-in one)
     from runcue.api.cue import Cue
     from runcue.api.functions import TaskFunction
+    from runcue.api.group import Group
     from runcue.api.handle import Handle
     from runcue.api.progress import progress
     from runcue.api.reader import Reader
     from runcue.core.model.events import Event
+    from runcue.core.model.group import GroupCounts
     from runcue.core.model.record import Attempt, PriorityContext, Work, WorkState
     from runcue.core.model.retry import Retry
     from runcue.core.views.explain import Explanation
@@ -176,6 +183,7 @@ if TYPE_CHECKING:
         DependencyCycle,
         DuplicateWork,
         ForkedConnection,
+        GroupNotFound,
         InvalidOption,
         InvalidParams,
         InvalidRate,

@@ -133,7 +133,7 @@ class InvalidOption(ConfigError):
         super().__init__(f"Invalid {name}: {self.given}. Expected {expected}.")
 
 
-CLOSE: Final = 0.7
+CLOSE: Final = 0.76
 """How similar an option has to be for its name to be suggested."""
 ANYWHERE: Final = ""
 _RETRY = "Say retry=3, or retry={'max_attempts': 3, …}."
@@ -303,6 +303,17 @@ class WorkNotEditable(RuncueError):
         self.state = state
         super().__init__(
             f"Unit {quoted(work_id)} is {state}: only pending and failed units can be edited. Submit another."
+        )
+
+
+class GroupNotFound(RuncueError, LookupError):
+    """Says that no unit was submitted with that group, or that none is kept any more."""
+
+    def __init__(self, name: object, known: Iterable[str] = ()) -> None:
+        self.name = name
+        super().__init__(
+            f"Group not found: {quoted(name)}. No unit was submitted with it, or none is kept any more."
+            f"{nearest(name, known)}"
         )
 
 

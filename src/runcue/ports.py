@@ -12,7 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from runcue.core.model.events import Event
+from runcue.core.model.events import EVERY_EVENT, EventFilter, Passage
+from runcue.core.model.group import GroupCounts
 from runcue.core.model.record import Record, WorkState
 from runcue.core.model.retry import Retry
 from runcue.core.model.state import Head, Worker
@@ -116,6 +117,18 @@ class Store(Protocol):
         """The records that a query asks for, newest first."""
         ...
 
+    async def count(self, query: Query) -> dict[WorkState, int]:
+        """How many units that are kept a query finds in each state; states without any may be left out."""
+        ...
+
+    async def groups(self, names: list[str]) -> dict[str, GroupCounts]:
+        """The counts of those of these groups that exist."""
+        ...
+
+    async def group_names(self, limit: int) -> list[str]:
+        """Some of the names of groups, at most so many."""
+        ...
+
     async def tally(self) -> dict[str, dict[str, int]]:
         """How many units of each task are `"pending"` and `"running"`."""
         ...
@@ -162,8 +175,13 @@ class SharedStore(Store, Protocol):
         """Run `decide` on a snapshot of the queue, and store nothing of its plan."""
         ...
 
-    async def events(self, after: int, limit: int) -> list[Event]:
-        """Events after that number, of all processes."""
+    async def events(self, after: int, limit: int, wanted: EventFilter = EVERY_EVENT) -> Passage:
+        """Events after that number, of all processes, as far as they are wanted: about `limit` of them, or none in a
+        part that was looked through."""
+        ...
+
+    async def events_before(self, at: float) -> int:
+        """The number of the last event before that moment."""
         ...
 
     async def counts(self) -> dict[WorkState, int]:

@@ -11,6 +11,7 @@ from runcue.core.limits.meter import Cost
 from runcue.core.limits.service import Limits
 from runcue.core.model.events import draft_of
 from runcue.core.model.failure import Failure, Kind
+from runcue.core.model.group import GroupCounts
 from runcue.core.model.parse import Rate
 from runcue.core.model.record import Extras, Record, Spec, WorkState
 from runcue.core.model.retry import Retry
@@ -72,9 +73,14 @@ class FakeStore:
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
         self.forgotten: dict[str, WorkState] = {}
+        self.groups_kept: dict[str, GroupCounts] = {}
         self._by_key: dict[str, str] = {}
 
     def commit(self, plan: Plan) -> None:
+        for name, counts in plan.groups.items():
+            self.groups_kept.pop(name, None)
+            if counts is not None:
+                self.groups_kept[name] = counts
         for work_id in plan.purged:  # their ids and keys may belong to new work
             purged = self.records.pop(work_id)
             key = purged.spec.idempotency_key
@@ -157,7 +163,8 @@ class Bench:
         while request := scheduler.needs(inbox):
             scheduler.absorb(request, self.store.find(request))
         scheduler.take_in(inbox)
-        self.plan = plan = scheduler.plan(self.may_start, self.allowance)
+        scheduler.plan(self.may_start, self.allowance)
+        self.plan = plan = scheduler.finish()
         self.plans.append(plan)
         self.store.commit(plan)
         self.tokens.update((record.id, record.token) for record in plan.start)
@@ -223,7 +230,13 @@ class Bench:
         """A submission of several works that are alike, or of specs."""
         specs = [spec if isinstance(spec, Spec) else self.spec(spec, **fields) for spec in ids]
         is_plain = not any(
-            spec.is_named or spec.depends_on or spec.idempotency_key or spec.unique_key for spec in specs
+            spec.is_named
+            or spec.depends_on
+            or spec.idempotency_key
+            or spec.unique_key
+            or spec.group
+            or spec.tags
+            for spec in specs
         )
         return Submit(specs, is_plain, may_wait, has_cost=any(spec.cost for spec in specs))
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from runcue.core.ledger.ledger import Ledger
 from runcue.core.limits.service import Limits
 from runcue.core.model.events import News, draft_of
+from runcue.core.model.group import GroupCounts
 from runcue.core.model.record import Record, Spec, WorkState
 from runcue.core.model.retry import Retry
 from runcue.core.model.settings import Rule, Settings
@@ -125,6 +126,9 @@ class Shared(FakeStore):
         parts = self.letters.get(worker, ())
         asked = [record.id for part in parts for record in part.ask]
         return self.unstarted(worker), asked
+
+    def groups(self, names: Sequence[str]) -> dict[str, GroupCounts]:
+        return {name: self.groups_kept[name] for name in names if name in self.groups_kept}
 
     def accepted(self) -> list[Record]:
         specs = [

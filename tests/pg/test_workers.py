@@ -160,7 +160,7 @@ async def heard(cue: runcue.Cue) -> list[runcue.Event]:
     await cue.count()
     assert cue._system is not None
     assert cue._system._shared is not None
-    return await cue._system._shared.events(0, 10_000)
+    return (await cue._system._shared.events(0, 10_000)).events
 
 
 async def told(cue: runcue.Cue, kind: str) -> list[str | None]:

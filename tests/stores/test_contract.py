@@ -171,7 +171,7 @@ async def test_turns_that_overlap_are_found_out() -> None:
         (Records, "starts", lambda right: lambda tables, since: right(tables, dict.fromkeys(since, 0.0)),
          contract.starts_are_read_as_far_back_as_they_are_asked_for),
         (Tables, "forget", lambda right: lambda tables: None, contract.a_turn_that_failed_begins_anew),
-        (Records, "events", lambda right: lambda tables, after, limit: right(tables, max(0, after - 1), limit),
+        (Records, "events", lambda right: lambda tables, after, *more: right(tables, max(0, after - 1), *more),
          contract.events_are_read_by_number),
         (Records, "_result_of", lambda right: lambda tables, work_id: None,
          contract.results_are_read_with_their_events),

@@ -160,6 +160,10 @@ def on_backpressure(depth: int, limit: int) -> None: ...
 def on_pending_warning(work: runcue.Work, seconds: float) -> None: ...
 
 
+@cue.on_group_done
+def on_group_done(group: str, counts: dict[str, int]) -> None: ...
+
+
 @cue.on_stall_warning
 def on_stall_warning(seconds: float, pending: int) -> None: ...
 
@@ -280,6 +284,8 @@ async def work_with_it() -> None:
     runcue.Unique(
         by=lambda params: params["page"], while_active=True, on_conflict="extend", at_most=timedelta(hours=1)
     )
+    assert_type(await cue.cancel(group="g", tags={"run": "nightly"}, state="pending"), int)
+    assert_type(await cue.retry(task="named", since=0, until=9.5, key="k"), int)
     assert_type(await cue.purge("a"), bool)
     assert_type(await cue.purge_dead("named"), int)
     assert_type(await cue.wait("a", timeout="1m"), runcue.Work)
@@ -329,6 +335,21 @@ async def look_at_it(work: runcue.Work) -> None:
     assert_type(await cue.tally(), dict[str, dict[str, int]])
     assert_type(await cue.dependents("a", limit=5), list[runcue.Work])
     assert_type(await cue.explain_many(["a"]), dict[str, runcue.Explanation])
+    group = cue.group("g")
+    assert_type(group, runcue.Group)
+    assert_type(await group.counts(), dict[runcue.WorkState, int])
+    assert_type(await group.progress(), runcue.GroupCounts)
+    assert_type(await group.wait(timeout="1h"), runcue.GroupCounts)
+    assert_type(await group.results(), dict[str, Any])
+    assert_type(await group.list("failed"), list[runcue.Work])
+    assert_type(await group.cancel(), int)
+    assert_type(await group.retry(), int)
+    assert_type(await cue.count(tags={"run": "nightly"}), dict[runcue.WorkState, int])
+    cue.events("completed", work="a", group="g")
+    try:
+        await group.wait()
+    except runcue.GroupNotFound as error:
+        assert_type(error.name, object)
     assert_type(await cue.list(queue="night", service="api", search="x", before="a"), list[runcue.Work])
     assert_type(await runcue.Metrics(cue).scrape(), bytes)
     assert_type(await cue.get_config(), dict[str, str])
@@ -348,6 +369,8 @@ def in_another_thread() -> None:
     assert_type(cue.sync.get("a"), runcue.Work | None)
     assert_type(cue.sync.cancel("a"), bool)
     assert_type(cue.sync.edit("a", priority=2), None)
+    assert_type(cue.sync.group("g").wait(timeout=5), runcue.GroupCounts)
+    assert_type(cue.sync.group("g").cancel(), int)
     assert_type(cue.sync.wait("a", timeout=5), runcue.Work)
     assert_type(cue.sync.result("a"), Any)
 
@@ -370,6 +393,9 @@ def look_from_outside() -> None:
         assert_type(reader.paused(), list[str])
         assert_type(reader.last_event(), int)
         assert_type(reader.tally(), dict[str, dict[str, int]])
+        assert_type(reader.group("g"), runcue.GroupCounts)
+        assert_type(reader.groups(limit=5), dict[str, runcue.GroupCounts])
+        assert_type(reader.list("failed", tags={"run": "nightly"}), list[runcue.Work])
         assert_type(reader.dependents("a", limit=5), list[runcue.Work])
         assert_type(runcue.Metrics(reader, prefix="runcue_").text(), bytes)
         assert_type(reader.config(), dict[str, str])

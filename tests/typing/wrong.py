@@ -61,7 +61,7 @@ async def ask(work: runcue.Work) -> None:
     await cue.submit("named", priority="high")  # type: ignore[call-overload]
     await cue.submit("named", depends_on=5)  # type: ignore[call-overload]
     await cue.submit_many(["named"])  # type: ignore[arg-type]
-    await cue.cancel(5)  # type: ignore[arg-type]
+    await cue.cancel(5)  # type: ignore[call-overload]
     await cue.list(state=5)  # type: ignore[arg-type]
     await cue.wait("a", timeout=b"1s")  # type: ignore[arg-type]
     await cue.start()  # type: ignore[func-returns-value, misc]

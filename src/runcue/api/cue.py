@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar, Unpack, 
 
 from msgspec.structs import replace
 
-from runcue.api import mapping
+from runcue.api import changes, mapping
 from runcue.api.functions import Submitter, attached
+from runcue.api.group import Group
 from runcue.api.handle import Handle, Handles
-from runcue.api.signature import CueOptions, Duration, RateValue, SubmitOptions, TaskOptions
+from runcue.api.signature import CueOptions, Duration, RateValue, SubmitOptions, TaskOptions, Where, Which
 from runcue.api.submission import accept
 from runcue.api.sync import Sync
 from runcue.api.wiring import System, file_of, opened
@@ -27,12 +28,10 @@ from runcue.core.model.record import Work, WorkState
 from runcue.core.model.state import Adaptive
 from runcue.core.schedule.plan import (
     Adjust,
-    Cancel,
     Configure,
     Declare,
     Pause,
     Purge,
-    Revive,
 )
 from runcue.core.views.explain import Explanation
 from runcue.core.views.forecast import Forecast
@@ -196,6 +195,10 @@ class Cue:
         """Call `function(seconds, pending)` when no unit has started or ended for long."""
         return self._registry.callback("on_stall_warning", function)
 
+    def on_group_done(self, function: F) -> F:
+        """Call `function(group, counts)` when all units of a group have ended; counts are by state."""
+        return self._registry.callback("on_group_done", function)
+
     def around(self, function: F) -> F:
         """Enter the context manager that `function(work)` returns around each attempt, for traces and the like."""
         return self._registry.around(function)
@@ -259,16 +262,14 @@ class Cue:
         task: str | None = None,
         limit: int = 100,
         *,
-        queue: str | None = None,
-        service: str | None = None,
-        search: str | None = None,
         before: str | None = None,
+        **where: Unpack[Where],
     ) -> builtins.list[Work]:
-        """The latest units of that state, task, queue and service in which a text occurs, newest first.
+        """The latest units of that state, task, queue, service, tags, group and so on, newest first.
 
         The next page is what comes `before` the last id of this one.
         """
-        query = arguments.query(state, task, limit, queue, service, search)
+        query = arguments.query(state, task, limit, **where)
         system = self._open("list")
         if before is not None:
             query = replace(query, before=await system.queries.number_of(arguments.work_id(before)))
@@ -278,23 +279,36 @@ class Cue:
         """The dead letters: units that failed for good, newest first."""
         return await self.list(WorkState.FAILED, task, limit)
 
-    async def count(self) -> dict[WorkState, int]:
-        """How many units there are in each state, forgotten ones included."""
-        return await self._open("count").engine.counts()
+    async def count(self, **which: Unpack[Which]) -> dict[WorkState, int]:
+        """How many units there are in each state, forgotten ones included; or of those chosen as in `list`."""
+        if not which:
+            return await self._open("count").engine.counts()
+        found = await self._open("count").store.count(arguments.query(**which))
+        return {state: found.get(state, 0) for state in WorkState}
 
     async def tally(self) -> dict[str, dict[str, int]]:
         """How many units of each task are `"pending"` and `"running"`."""
         return await self._open("tally").store.tally()
 
-    async def cancel(self, work_id: str, *, cascade: bool = False) -> bool:
-        """Cancel a pending or running unit; True when it was one of these."""
-        cancel = Cancel(arguments.work_id(work_id), cascade)
-        return bool(await self._open("cancel").engine.request(cancel))
+    def group(self, name: str) -> Group:
+        """The units that were submitted with this group, together."""
+        return Group(self, self._open("group").queries, arguments.group_name(name))
 
-    async def retry(self, work_id: str, *, cascade: bool = False) -> bool:
-        """Retry a failed or cancelled unit with all its attempts; True when it was one of these."""
-        revive = Revive(arguments.work_id(work_id), cascade)
-        return bool(await self._open("retry").engine.request(revive))
+    @overload
+    async def cancel(self, work_id: str, *, cascade: bool = False) -> bool: ...
+    @overload
+    async def cancel(self, *, cascade: bool = False, **which: Unpack[Which]) -> int: ...
+    async def cancel(self, work_id: str | None = None, *, cascade: bool = False, **which: Any) -> int:
+        """Cancel a unit (True when it had not ended), or all that are chosen as in `list` (how many had not)."""
+        return await changes.cancel(self._open("cancel"), work_id, cascade, which)
+
+    @overload
+    async def retry(self, work_id: str, *, cascade: bool = False) -> bool: ...
+    @overload
+    async def retry(self, *, cascade: bool = False, **which: Unpack[Which]) -> int: ...
+    async def retry(self, work_id: str | None = None, *, cascade: bool = False, **which: Any) -> int:
+        """Retry a failed or cancelled unit (True when it was one), or all failed ones chosen as in `list`."""
+        return await changes.retry(self._open("retry"), work_id, cascade, which)
 
     async def edit(
         self, work_id: str, *, params: Mapping[str, Any] | None = None, priority: float | None = None
@@ -392,11 +406,19 @@ class Cue:
     # looking and operating --------------------------------------------------------------------------------
 
     def events(
-        self, types: str | Iterable[str] | None = None, since: int | None = None
+        self,
+        types: str | Iterable[str] | None = None,
+        since: int | None = None,
+        *,
+        work: str | None = None,
+        group: str | None = None,
     ) -> AsyncIterator[Event]:
-        """Iterate over events, from this Cue's first one (or after number `since`) until stop()."""
+        """Iterate over events, from this Cue's first one (or after number `since`) until stop().
+
+        Those of one unit or of one group begin with its own first one.
+        """
         number = None if since is None else arguments.event_number(since)
-        return self._open("read events").bus.read(arguments.event_types(types), number)
+        return self._open("read events").queries.events(arguments.events(types, work, group), number)
 
     async def last_event(self) -> int:
         """The number of the latest event: `events(since=…)` with it yields what happens from now on."""

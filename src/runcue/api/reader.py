@@ -14,7 +14,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from msgspec.structs import replace
 
@@ -27,7 +27,7 @@ from runcue.core.schedule.line import index_key_parts
 from runcue.core.views.query import Query
 from runcue.declare import arguments
 from runcue.declare.options import choice, flag, span, whole
-from runcue.errors import ConfigError, ForkedConnection, StoreError, WorkNotFound, quoted
+from runcue.errors import ConfigError, ForkedConnection, GroupNotFound, StoreError, WorkNotFound, quoted
 from runcue.host.address import is_postgres
 from runcue.stores.postgres.address import DEFAULT, address_of
 from runcue.stores.sql import jobs_view
@@ -39,9 +39,10 @@ if TYPE_CHECKING:
     import builtins
     from types import TracebackType
 
-    from runcue.api.signature import Duration
+    from runcue.api.signature import Duration, Where, Which
     from runcue.core.ledger.ledger import Ledger
-    from runcue.core.model.events import Event
+    from runcue.core.model.events import Event, EventFilter
+    from runcue.core.model.group import GroupCounts
     from runcue.core.schedule.plan import Changes, Key, TurnReader
     from runcue.core.views.explain import Explanation
     from runcue.executors.command.printed import Output
@@ -50,6 +51,8 @@ T = TypeVar("T")
 SOME_EVENTS = 256
 LARGEST = 2**63 - 1
 """The largest offset in a file."""
+MOST_NAMES = 1000
+"""How many names of groups are read to find the one that was meant."""
 MOST_AHEAD = 10_000
 """How many units one explanation reads at most."""
 
@@ -109,16 +112,16 @@ class Reader:
         task: str | None = None,
         limit: int = 100,
         *,
-        queue: str | None = None,
-        service: str | None = None,
-        search: str | None = None,
         before: str | None = None,
+        **where: Unpack[Where],
     ) -> builtins.list[Work]:
-        """The latest units of that state, task, queue and service in which a text occurs, newest first.
+        """The latest units of that state, task and so on, newest first.
 
-        The next page is what comes `before` the last id of this one. A text is searched among the newest 200,000.
+        `queue`, `service`, `tags`, `group`, `key` (idempotency key), `since` and `until` (when they were submitted),
+        and `search`: a text, which is looked for among the newest 200,000. The next page is what comes `before` the
+        last id of this one.
         """
-        query = arguments.query(state, task, limit, queue, service, search)
+        query = arguments.query(state, task, limit, **where)
         last = None if before is None else arguments.work_id(before)
 
         def look(tables: Tables) -> builtins.list[Record]:
@@ -175,10 +178,28 @@ class Reader:
         """How many units there are in each of the states of the view `jobs`, forgotten ones included."""
         return self._read(lambda tables: jobs_view.counts(tables.connection, tables.units.counted()))
 
-    def count(self) -> dict[WorkState, int]:
-        """How many units there are in each state, forgotten ones included."""
+    def count(self, **which: Unpack[Which]) -> dict[WorkState, int]:
+        """How many units there are in each state, forgotten ones included.
+
+        Of those that are chosen as in `list`: how many are kept.
+        """
+        if which:
+            query = arguments.query(**which)
+            found = self._read(lambda tables: tables.units.numbers(query))
+            return {state: found.get(state, 0) for state in WorkState}
         head = self._read(lambda tables: tables.units.counted())
         return {state: getattr(head, state.value) for state in WorkState}
+
+    def group(self, name: str) -> GroupCounts:
+        """How many units of a group are in each state, those included that are no longer kept."""
+        name = arguments.group_name(name)
+
+        return self._read(lambda tables: _group(tables, name))
+
+    def groups(self, limit: int = 100) -> dict[str, GroupCounts]:
+        """The groups with live units and those that were done last, and how many units each has."""
+        most = arguments.rows(limit)
+        return self._read(lambda tables: tables.records.latest_groups(most))
 
     def tally(self) -> dict[str, dict[str, int]]:
         """How many units of each task are `"pending"` and `"running"`."""
@@ -222,19 +243,31 @@ class Reader:
 
     # what happens -----------------------------------------------------------------------------------------
 
-    def events(self, types: str | Iterable[str] | None = None, since: int = 0) -> Iterator[Event]:
-        """Iterate over the events after number `since`, up to now; a `gap` stands for those no longer kept."""
-        return self._events(arguments.event_types(types), arguments.event_number(since))
+    def events(
+        self,
+        types: str | Iterable[str] | None = None,
+        since: int = 0,
+        *,
+        work: str | None = None,
+        group: str | None = None,
+    ) -> Iterator[Event]:
+        """Iterate over the events after number `since`, up to now, of one unit or one group if that is asked for.
 
-    def _events(self, types: frozenset[str] | None, since: int) -> Iterator[Event]:
+        A `gap` stands for those no longer kept.
+        """
+        return self._events(arguments.events(types, work, group), arguments.event_number(since))
+
+    def _events(self, wanted: EventFilter, since: int) -> Iterator[Event]:
+        if wanted.work_id is not None or wanted.group is not None:
+            since = max(since, self._read(lambda tables: _before_all_of(tables, wanted)))
         while True:
-            batch = self._read(lambda tables, after=since: tables.records.events(after, SOME_EVENTS))  # type: ignore[misc]
-            if not batch:
-                return
-            since = batch[-1].seq
-            yield from (
-                event for event in batch if types is None or event.type in types or event.type == "gap"
+            passage = self._read(
+                lambda tables, after=since: tables.records.events(after, SOME_EVENTS, wanted)  # type: ignore[misc]
             )
+            if passage.until <= since:
+                return
+            since = passage.until
+            yield from passage.events
 
     def last_event(self) -> int:
         """The number of the latest event: `events(since=…)` with it yields what happens from now on."""
@@ -372,7 +405,7 @@ class _Ahead:
         reader = tables.reader
         self.read, self.by_id, self.dependents = reader.read, reader.by_id, reader.dependents
         self.watched, self.next_watch, self.oldest = reader.watched, reader.next_watch, reader.oldest
-        self.starts, self.spent = reader.starts, reader.spent
+        self.starts, self.spent, self.groups = reader.starts, reader.spent, reader.groups
         self.unstarted, self.take_back, self.accepted = reader.unstarted, reader.take_back, reader.accepted
 
     def page(self, index_key: str, after: Key | None, limit: int) -> list[Record]:
@@ -409,6 +442,21 @@ def _found(tables: Tables, work_id: str) -> Record:
     if record is None:
         raise WorkNotFound(work_id, forgotten=bool(tables.records.forgotten([work_id])))
     return record
+
+
+def _group(tables: Tables, name: str) -> GroupCounts:
+    found = tables.units.groups([name]).get(name)
+    if found is None:
+        raise GroupNotFound(name, tables.records.group_names(MOST_NAMES))
+    return found
+
+
+def _before_all_of(tables: Tables, wanted: EventFilter) -> int:
+    """The number of an event before all of a unit or of a group."""
+    at = None if wanted.work_id is None else _found(tables, wanted.work_id).created_at
+    if at is None and wanted.group is not None:
+        at = _group(tables, wanted.group).created_at
+    return 0 if at is None else tables.records.events_before(at)
 
 
 def _running(tables: Tables, worker: Worker) -> int:

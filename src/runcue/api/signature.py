@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol, TypedDict
 
 import msgspec
 
+from runcue.core.model.record import WorkState
 from runcue.core.model.retry import Retry
 from runcue.declare.unique import Unique
 
@@ -82,6 +83,7 @@ class TaskOptions(TypedDict, total=False):
     inputs: Artifact | None
     outputs: Artifact | None
     max_age: Duration | None
+    label: str | None
     shell: bool | None
     check: bool | None
     cwd: str | os.PathLike[str] | None
@@ -117,6 +119,8 @@ class PlainOptions(TypedDict, total=False):
     retry: int | Retry | dict[str, Any] | None
     unique: Unique | None
     expires: Duration | None
+    tags: Mapping[str, str] | None
+    group: str | None
 
 
 class SubmitOptions(PlainOptions, total=False):
@@ -124,3 +128,31 @@ class SubmitOptions(PlainOptions, total=False):
 
     params: dict[str, Any] | AnyDataclass | AnyModel | msgspec.Struct | None
     task_type: str | None
+
+
+class Where(TypedDict, total=False):
+    """Which units are meant, besides their state and task."""
+
+    queue: str | None
+    service: str | None
+    search: str | None
+    tags: Mapping[str, str] | None
+    group: str | None
+    key: str | None
+    since: float | datetime | None
+    until: float | datetime | None
+
+
+class Which(TypedDict, total=False):
+    """Which units are meant."""
+
+    state: WorkState | str | None
+    task: str | None
+    queue: str | None
+    service: str | None
+    search: str | None
+    tags: Mapping[str, str] | None
+    group: str | None
+    key: str | None
+    since: float | datetime | None
+    until: float | datetime | None

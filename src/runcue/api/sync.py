@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Never, Unpack, cast
 
@@ -11,9 +12,60 @@ from runcue.errors import ForkedConnection, WrongThread
 
 if TYPE_CHECKING:
     from runcue.api.cue import Cue
+    from runcue.api.group import Group
     from runcue.api.signature import Duration, SubmitOptions
-    from runcue.core.model.record import Work
+    from runcue.core.model.group import GroupCounts
+    from runcue.core.model.record import Work, WorkState
     from runcue.declare.unit import Unit
+
+
+class SyncGroup:
+    """`cue.sync.group(…)`: a group for code without an event loop, with the methods of Group."""
+
+    def __init__(
+        self, name: str, group: Callable[[str], Group], call: Callable[[Coroutine[Any, Any, Any]], Any]
+    ) -> None:
+        self.name = arguments.group_name(name)
+        self._group = group
+        self._call = call
+
+    def progress(self) -> GroupCounts:
+        """How far the group is."""
+        counts: GroupCounts = self._ask("progress")
+        return counts
+
+    def counts(self) -> dict[WorkState, int]:
+        """How many units are in each state."""
+        return dict(self._ask("counts"))
+
+    def wait(self, timeout: Duration | None = None) -> GroupCounts:
+        """Block until all units have ended."""
+        counts: GroupCounts = self._ask("wait", timeout)
+        return counts
+
+    def results(self) -> dict[str, Any]:
+        """The results of the completed units, by id."""
+        return dict(self._ask("results"))
+
+    def list(
+        self, state: WorkState | str | None = None, task: str | None = None, limit: int = 100
+    ) -> builtins.list[Work]:
+        """The latest units, newest first."""
+        return list(self._ask("list", state, task, limit))
+
+    def cancel(self, *, cascade: bool = False) -> int:
+        """Cancel all units that have not ended, and return how many they were."""
+        return int(self._ask("cancel", cascade=cascade))
+
+    def retry(self, *, cascade: bool = False) -> int:
+        """Retry all failed units, and return how many they were."""
+        return int(self._ask("retry", cascade=cascade))
+
+    def _ask(self, method: str, *args: Any, **options: Any) -> Any:
+        async def ask() -> Any:
+            return await getattr(self._group(self.name), method)(*args, **options)
+
+        return self._call(ask())
 
 
 class Sync:
@@ -45,6 +97,10 @@ class Sync:
     ) -> None:
         """Give a pending or failed unit other params or another priority, from another thread."""
         self._call(self._cue.edit(arguments.work_id(work_id), params=params, priority=priority))
+
+    def group(self, name: str) -> SyncGroup:
+        """The units that were submitted with this group, for code in another thread."""
+        return SyncGroup(name, self._cue.group, self._call)
 
     def wait(self, work_id: str, timeout: Duration | None = None) -> Work:
         """Block until a unit has ended and return it."""

@@ -321,7 +321,7 @@ class System:
                 self._shared.abandon()
                 raise
             self.engine.take_turns()
-        self.queries = Queries(self.engine, self.store, registry.view, registry.result)
+        self.queries = Queries(self.engine, self.store, self.bus, registry.view, registry.result)
         self._watchdog: Watchdog | None = None
         self._number = 0
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 from runcue.core.model import parse
-from runcue.core.model.events import EVENTS, WORK_EVENTS
+from runcue.core.model.events import EVENTS, WORK_EVENTS, EventFilter
 from runcue.core.model.record import WorkState
 from runcue.core.views.query import Query
+from runcue.declare import tags as tagging
 from runcue.declare.options import choice, pause
 from runcue.errors import ConfigError, InvalidOption, SubmitError, quoted
 from runcue.host.address import advice, is_address, is_postgres, plain
@@ -19,6 +21,8 @@ from runcue.host.address import advice, is_address, is_postgres, plain
 STATES: Final = (*map(str, WorkState), "queued")
 MOST_DEPENDENCIES: Final = 100_000
 MEMORY: Final = ":memory:"
+SOME: Final = 1000
+"""How many units are changed at once."""
 NEEDS_PSYCOPG: Final = 'A queue in PostgreSQL needs psycopg: pip install "runcue[postgres]"'
 
 
@@ -130,14 +134,58 @@ def work_state(value: object) -> WorkState | None:
     return None if value is None else WorkState(choice(value, "state", STATES))
 
 
-def query(
-    state: object, task: str | None, limit: object, queue: object, service: object, search: object
-) -> Query:
-    """Read which units `list` returns."""
-    text = None if search is None else parse.name(search, "search")
-    where = None if queue is None else parse.name(queue, "queue")
-    what = None if service is None else parse.name(service, "service")
-    return Query(work_state(state), task, rows(limit), where, what, text)
+def query(state: object = None, task: str | None = None, limit: object = 100, **where: Any) -> Query:
+    """Read which units `list`, `count`, `cancel` and `retry` mean."""
+    parse.reject_unknown(where, WHERE, "the choice of units")
+    found = {name: WHERE[name](value) for name, value in where.items() if value is not None and value != {}}
+    return Query(work_state(state), task, rows(limit), **found)
+
+
+def some_units(what: str, id: object, **where: Any) -> Query:
+    """Read which units a change is for: something has to be said of them, and no id besides."""
+    if id is not None:
+        raise ConfigError(f"{what}() is given an id and {', '.join(where)}. Give one of them.")
+    asked = query(limit=SOME, **where)
+    if asked == Query(limit=SOME):
+        raise InvalidOption("id", None, f"an id, or a choice of units such as {what}(group='import-7')")
+    return asked
+
+
+def tags_asked(value: object) -> tuple[tuple[str, str], ...]:
+    """Read the tags that units have to have."""
+    try:
+        return tagging.tags(value)
+    except SubmitError as error:
+        raise InvalidOption("tags", value, 'names and texts, such as {"run": "nightly"}') from error
+
+
+def group_name(value: object) -> str:
+    """Read the name of a group, whether or not there is one."""
+    try:
+        return tagging.group(value)
+    except SubmitError as error:
+        expected = f"1 to {tagging.LONGEST_VALUE} printable characters"
+        raise InvalidOption("group", value, expected) from error
+
+
+def _key(value: object) -> str:
+    try:
+        return parse.key(value)
+    except SubmitError as error:
+        raise InvalidOption("key", value, f"1 to {parse.LONGEST_KEY} characters") from error
+
+
+WHERE: Final[dict[str, Callable[[Any], Any]]] = {
+    "queue": partial(parse.name, kind="queue"),
+    "service": partial(parse.name, kind="service"),
+    "search": partial(parse.name, kind="search"),
+    "tags": tags_asked,
+    "group": group_name,
+    "key": _key,
+    "since": partial(parse.moment, name="since"),
+    "until": partial(parse.moment, name="until"),
+}
+"""By what units are chosen, besides their state and task, and how each is read."""
 
 
 def event_types(value: object) -> frozenset[str] | None:
@@ -145,6 +193,12 @@ def event_types(value: object) -> frozenset[str] | None:
     if value is None:
         return None
     return frozenset(choice(_short(name), "event type", tuple(EVENTS)) for name in _several(value))
+
+
+def events(types: object, work: object, group: object) -> EventFilter:
+    """Read which events a reader wants."""
+    one = None if work is None else work_id(work)
+    return EventFilter(event_types(types), one, None if group is None else group_name(group))
 
 
 def _short(name: object) -> object:

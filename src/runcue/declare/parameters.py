@@ -105,6 +105,10 @@ class Parameters:
         if one.kind is one.POSITIONAL_ONLY:
             self._positional_only.append(one.name)
 
+    def refuses(self, name: str) -> bool:
+        """True for the name of a param that no submission can have."""
+        return name not in self.names and self._rest is None
+
     # submitting ---------------------------------------------------------------------------------------
 
     def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

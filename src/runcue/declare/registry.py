@@ -35,6 +35,7 @@ from runcue.core.schedule.gates import Questions
 from runcue.core.schedule.plan import Edit, Submit
 from runcue.core.views.explain import OWN_POOL, POOL
 from runcue.declare import arguments
+from runcue.declare import tags as tagging
 from runcue.declare.callbacks import DatabaseCheck
 from runcue.declare.options import Options, choice, command, or_none, pause, span
 from runcue.declare.parameters import Call, parameters_of
@@ -84,6 +85,7 @@ CALLBACKS: Final = {
     "on_backpressure": ("depth", "limit"),
     "on_pending_warning": ("work", "seconds"),
     "on_stall_warning": ("seconds", "pending"),
+    "on_group_done": ("group", "counts"),
 }
 """The arguments that each callback is called with."""
 
@@ -157,6 +159,7 @@ class Registry:
         inputs: Any = None,
         outputs: Any = None,
         max_age: Seconds | None = None,
+        label: str | None = None,
         shell: bool | None = None,
         check: bool | None = None,
         cwd: str | os.PathLike[str] | None = None,
@@ -185,6 +188,7 @@ class Registry:
         limit = self.options.default_timeout if timeout is None else span(timeout, "timeout")
         files = declared(inputs, outputs, or_none(span)(max_age, "max_age"))
         price = read_cost(cost)
+        shown = tagging.template(label)
 
         def register(function: Function) -> Function:
             own = name if handler is None and name is not None else own_name(function)
@@ -201,13 +205,15 @@ class Registry:
                 raise ConfigError(
                     f"Task {quoted(own)} cannot be given a resource: with executor={where!r} it runs elsewhere."
                 )
+            if shown is not None and parameters is not None:
+                tagging.check_label(shown, parameters.refuses, parameters.names)
             encode = parse.encode_params if parameters is None else parameters.encode
             call = function if parameters is None else Call(function, parameters)
             returns = (
                 None if where in PRINTED else codec_of(own, function, parameters, is_shared=self.is_shared)
             )
             self._add(Task(own, function, plain, picks, where, policy, limit, how, is_checked, files, price,
-                           retry_delay, True, parameters, encode, call, returns, handed))  # fmt: skip
+                           retry_delay, True, parameters, encode, call, returns, handed, shown))  # fmt: skip
             return function
 
         return register if handler is None else register(handler)
@@ -301,6 +307,8 @@ class Registry:
         retry: object = None,
         unique: object = None,
         expires: Seconds | None = None,
+        tags: Mapping[str, str] | None = None,
+        group: str | None = None,
         task_type: str | Callable[..., Any] | None = None,
         **unknown: Any,
     ) -> Spec:
@@ -332,7 +340,7 @@ class Registry:
             due, wait = arguments.due(run_at, delay)
         policy = None if retry is None else retry_of_work(retry)
         unique_key = extras = None
-        if outputs or unique is not None or expires is not None:
+        if outputs or tags is not None or unique is not None or expires is not None:
             seconds = None if expires is None else read_expires(expires, wait)
             rule = None
             if unique is not None:
@@ -343,7 +351,10 @@ class Registry:
                     given = {**known.parameters.stored_defaults, **given}
                 unique_key = known_by.key(known.name, given, target)
                 rule = known_by.rule()
-            extras = Extras(outputs=outputs, expires=seconds, unique=rule)
+            named = () if tags is None else tagging.tags(tags)
+            extras = Extras(named, seconds, outputs, rule)
+        if group is not None:
+            group = tagging.group(group)
         work_id = ""  # made last: an id that a callback has seen must not be refused (decision 0003)
         if id is not None:
             work_id = parse.work_id(id)
@@ -351,14 +362,19 @@ class Registry:
                 raise DependencyCycle([work_id, work_id])
         services = known.services
         cost: Cost = ()
+        label = None
         if not known.is_plain:
             work = Work(work_id, known.name, parse.decode_params(data), target, queue, depends_on=after,
                         timeout=limit, dependency_timeout=dependency_timeout,
-                        idempotency_key=idempotency_key, priority=priority, run_at=due)  # fmt: skip
+                        idempotency_key=idempotency_key, priority=priority, run_at=due, group=group,
+                        tags={} if extras is None else dict(extras.tags))  # fmt: skip
             services, cost = self._computed(known, work)
+            if known.label is not None:
+                defaults = {} if known.parameters is None else known.parameters.defaults
+                label = tagging.rendered(known.label, {**defaults, **work.params})
         return Spec(work_id or make_id(), known.name, data, services, queue, target, after, priority, due, wait,
-                    limit, dependency_timeout, idempotency_key, on_failed, id is not None, policy, cost, None,
-                    unique_key, extras)  # fmt: skip
+                    limit, dependency_timeout, idempotency_key, on_failed, id is not None, policy, cost, group,
+                    unique_key, extras, label)  # fmt: skip
 
     def edit(self, spec: Spec, params: Mapping[str, Any] | None, priority: float | None) -> Edit:
         """The inbox item that edits a unit; what it becomes is checked like a submission."""
@@ -375,7 +391,7 @@ class Registry:
                              priority=spec.priority if priority is None else priority)  # fmt: skip
             if made.extras is not None:
                 raise SubmitError("edit() cannot hand on outputs of other units: submit the unit anew.")
-            edit.params = made.params
+            edit.params, edit.label = made.params, made.label
             if not known.is_plain:
                 edit.services, edit.cost = made.services, made.cost
         return edit
@@ -495,7 +511,7 @@ class Registry:
     def _settle(self, task: Task) -> None:
         """Work out the rule of a task from how it and its services are declared now."""
         is_fixed = task.picks is None and not any(name in self.keys for name in task.services)
-        is_plain = is_fixed and task.artifacts is None and task.cost is None
+        is_plain = is_fixed and task.artifacts is None and task.cost is None and task.label is None
         self.tasks[task.name] = replace(task, is_plain=is_plain)
         implicit = IMPLICIT[task.executor]
         if task.executor == "process_pool" and POOL in self.services:
@@ -567,7 +583,12 @@ def _check_replaces(before: Task, task: Task) -> None:
 
 
 def _is_plain(spec: Spec) -> bool:
-    """True when nothing has to be looked up before that unit is accepted."""
+    """True when nothing has to be looked up before that unit is accepted, nor noted for others to find it."""
     return not (
-        spec.is_named or spec.depends_on or spec.idempotency_key is not None or spec.unique_key is not None
+        spec.is_named
+        or spec.depends_on
+        or spec.idempotency_key is not None
+        or spec.unique_key is not None
+        or spec.group is not None
+        or (spec.extras is not None and spec.extras.tags)
     )

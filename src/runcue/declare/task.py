@@ -13,6 +13,7 @@ from runcue.core.model.retry import Retry
 from runcue.core.views.explain import OWN_POOL, THREADS
 from runcue.declare.parameters import Parameters, returned
 from runcue.declare.service_choice import CostOf, Picks
+from runcue.declare.tags import Label
 from runcue.engine.artifacts import Artifacts
 from runcue.errors import ConfigError, quoted
 from runcue.ports import CommandOptions
@@ -64,7 +65,7 @@ class Task(msgspec.Struct, frozen=True):
     retry_delay: Callable[[Any], Any] | None = None
     """Chooses the delay before the next attempt, in place of `retry`."""
     is_plain: bool = True
-    """True when services, keys and cost are the same for all its units."""
+    """True when services, keys and cost are the same for all its units, and none has a label."""
     parameters: Parameters | None = None
     """The params that its handler is called with by name; None for one that is called with its unit."""
     encode: Callable[[Any, int], bytes] = parse.encode_params
@@ -75,6 +76,8 @@ class Task(msgspec.Struct, frozen=True):
     """How its results are stored, by its return annotation."""
     resources: tuple[Any, ...] = ()
     """The types of the resources that its handler is called with."""
+    label: Label | None = None
+    """What people know its units by, as a template."""
 
     @property
     def service(self) -> str | None:

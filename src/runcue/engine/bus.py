@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
-from runcue.core.model.events import Event, News, draft_of, make_event
+from runcue.core.model.events import EVERY_EVENT, Event, EventFilter, News, Passage, draft_of, make_event
 from runcue.core.schedule.plan import Plan
 from runcue.errors import StorageBusy, StoreError
 
@@ -23,8 +23,8 @@ PAUSE = 0.5
 """Seconds before a read that the store refused is tried again."""
 
 Listener = Callable[[Plan], None]
-Log = Callable[[int, int], Awaitable[list[Event]]]
-"""Reads the events that a store logs: those after a number, so many at most."""
+Log = Callable[[int, int, EventFilter], Awaitable[Passage]]
+"""Reads the events that a store logs: those after a number that are wanted, about so many at once."""
 
 
 class Bus:
@@ -90,45 +90,58 @@ class Bus:
         """Have readers wait for more events again."""
         self._is_over = False
 
-    async def read(self, types: frozenset[str] | None, since: int | None = None) -> AsyncIterator[Event]:
-        """Yield every event after `since` (None: since this Cue opened the store), until `end`."""
+    async def read(self, wanted: EventFilter = EVERY_EVENT, since: int | None = None) -> AsyncIterator[Event]:
+        """Yield every wanted event after `since` (None: since this Cue opened the store), until `end`."""
         cursor = max(1, (self._last_seq if since is None else since) + 1)
         while True:
             calls = self._calls
-            if batch := await self._next(cursor):
-                cursor = batch[-1].seq + 1
-                for event in batch:
-                    if types is None or event.type in types or event.type == "gap":
-                        yield event
+            passage = await self._next(cursor, wanted)
+            if passage.until >= cursor:
+                cursor = passage.until + 1
+                for event in passage.events:
+                    yield event
                 continue
-            if calls != self._calls:  # an event came during that read, and its wake-up is past
-                continue
-            if self._is_over:
+            if calls == self._calls and self._is_over:
                 return
+            await self.changed(calls)  # at once where an event came during that read
+
+    @property
+    def calls(self) -> int:
+        """How often something was published so far."""
+        return self._calls
+
+    async def changed(self, calls: int) -> None:
+        """Wait until something is published after so many times."""
+        while calls == self._calls:
             if self._arrived is None:
                 self._arrived = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._arrived)
 
-    async def _next(self, cursor: int) -> list[Event]:
+    async def _next(self, cursor: int, wanted: EventFilter) -> Passage:
         if self._log is None:
-            return self._batch(cursor) if cursor < self.next_seq else []
+            return self._batch(cursor, wanted) if cursor < self.next_seq else Passage([], cursor - 1)
         while True:
             try:
-                return await self._log(cursor - 1, SOME)
+                return await self._log(cursor - 1, SOME, wanted)
             # A reader outlives an outage of the server, as the queue does.
             except StoreError as error:
                 if self._is_over or type(error) not in {StoreError, StorageBusy}:
                     raise
             await asyncio.sleep(PAUSE)
 
-    def _batch(self, cursor: int) -> list[Event]:
+    def _batch(self, cursor: int, wanted: EventFilter) -> Passage:
         """The next events from `cursor` on."""
         if cursor < self._first:
-            return list(self._before_ring(cursor))
+            events = self._before_ring(cursor)
+            return Passage(
+                [one for one in events if wanted.takes(one.type, one.work_id, one.group)], self._first - 1
+            )
         start = cursor - self._first
         ring = self._ring  # a deque is quick to index near its end, where most readers are
         end = min(start + SOME, len(ring))
-        return [make_event(cursor + place - start, ring[place]) for place in range(start, end)]
+        news = [(cursor + place - start, ring[place]) for place in range(start, end)]
+        events = [make_event(seq, one) for seq, one in news if wanted.takes_news(one)]
+        return Passage(events, cursor + end - start - 1)
 
     def _before_ring(self, cursor: int) -> Iterable[Event]:
         """The final events from before the ring, then a `gap` for all others."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from runcue.core.model.events import EventDraft, draft_of
 from runcue.core.model.failure import is_kind
-from runcue.core.model.record import Record, Work
+from runcue.core.model.record import Record, Work, WorkState
 from runcue.core.schedule.plan import Plan
 from runcue.engine.callback_errors import CallbackErrors
 from runcue.errors import RuncueError
@@ -72,6 +72,8 @@ class Hooks:
             return (data["depth"], data["limit"]) if data["active"] else None
         if type == "stall_warning":
             return data["seconds"], data["pending"]
+        if type == "group_done":
+            return data["group"], {state: data[state] for state in map(str, WorkState)}
         if record is None:
             return None
         work = self._view(record)
@@ -162,4 +164,5 @@ ON = {
     "backpressure_active": "on_backpressure",
     "pending_warning": "on_pending_warning",
     "stall_warning": "on_stall_warning",
+    "group_done": "on_group_done",
 }

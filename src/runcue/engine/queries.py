@@ -8,21 +8,37 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from msgspec.structs import replace
+
 from runcue.core.ledger.deadlines import EXPIRED
 from runcue.core.ledger.ledger import Ledger
+from runcue.core.model.events import Event, EventFilter
+from runcue.core.model.group import GroupCounts
 from runcue.core.model.record import Record, Work, WorkState
-from runcue.core.schedule.plan import ReadRequest
+from runcue.core.schedule.plan import Cancel, ReadRequest, Revive
 from runcue.core.schedule.scheduler import Scheduler
 from runcue.core.views.explain import FULL, Explanation, explain, explain_alone, explain_pending, snapshot
 from runcue.core.views.forecast import RECENT, Forecast, forecast, paces, tasks_of
 from runcue.core.views.query import Query
+from runcue.engine.bus import Bus
 from runcue.engine.engine import Engine
-from runcue.errors import RuncueError, WorkCancelled, WorkExpired, WorkFailed, WorkNotFound, WorkTimedOut
+from runcue.errors import (
+    DuplicateWork,
+    GroupNotFound,
+    RuncueError,
+    WorkCancelled,
+    WorkExpired,
+    WorkFailed,
+    WorkNotFound,
+    WorkTimedOut,
+)
 from runcue.host.loops import within
-from runcue.ports import Store, Turn
+from runcue.ports import SharedStore, Store, Turn
 
 logger = logging.getLogger("runcue")
 
+MOST_NAMES = 1000
+"""How many names of groups are read to find the one that was meant."""
 HINT_AFTER = 2.0
 """Seconds that a caller waits for a unit of a Cue that was not started before a warning is logged."""
 ENDINGS: dict[str, type[WorkFailed]] = {"timeout": WorkTimedOut, EXPIRED: WorkExpired}
@@ -38,11 +54,13 @@ class Queries:
         self,
         engine: Engine,
         store: Store,
+        bus: Bus,
         view: Callable[[Record], Work],
         result: Callable[[Record], Any],
     ) -> None:
         """`view` makes what users see of a record; `result` decodes its result, or raises what is wrong with it."""
         self._engine = engine
+        self._bus = bus
         self._store = store
         self._view = view
         self._result = result
@@ -191,6 +209,83 @@ class Queries:
         option = "keep_finished" if self._store.is_inline else "retention"
         return WorkNotFound(work_id, await self._engine.look(is_forgotten), option)
 
+    async def group(self, name: str) -> GroupCounts:
+        """How many units of a group are in each state; GroupNotFound when there is none."""
+        found = (await self._store.groups([name])).get(name)
+        if found is None:
+            raise GroupNotFound(name, await self._store.group_names(MOST_NAMES))
+        return found
+
+    async def wait_for_group(self, name: str, timeout: float | None) -> GroupCounts:
+        """Wait until all units of a group have ended; TimeoutError when that takes too long."""
+        run = self._engine.attempts.current()
+        if run is not None and run.record.spec.group == name and timeout is None:
+            raise RuncueError(
+                f"Unit {run.record.id!r} is in group {name!r}: its own handler cannot await the group's end."
+            )
+        advice = "cue.debug_blocked() says what waits, and for what."
+        async with self._within(timeout, f"Group {name!r} is not done", advice):
+            while True:
+                calls = self._bus.calls
+                counts = await self.group(name)
+                if counts.is_done:
+                    return counts
+                await self._bus.changed(calls)
+
+    async def cancel(self, query: Query, *, cascade: bool) -> int:
+        """Cancel all pending and running units that a query finds; the number of units."""
+        states = (WorkState.PENDING, WorkState.RUNNING) if query.state is None else (query.state,)
+        return await self._change(query, states, lambda work_id: Cancel(work_id, cascade))
+
+    async def retry(self, query: Query, *, cascade: bool) -> int:
+        """Retry all units that a query finds, failed ones if it names no state; the number of units."""
+        states = (WorkState.FAILED,) if query.state is None else (query.state,)
+        return await self._change(query, states, lambda work_id: Revive(work_id, cascade))
+
+    async def _change(
+        self, query: Query, states: Iterable[WorkState], item_of: Callable[[str], Cancel | Revive]
+    ) -> int:
+        """Have all units changed that a query finds in these states now, some at a time; the number that were.
+
+        A unit may move from one of the states to another meanwhile: so this goes on until none is left.
+        """
+        newest = await self._store.find(Query(limit=1))
+        if not newest:
+            return 0
+        count = 0
+        while True:
+            before = count
+            for state in states:
+                page = replace(query, state=state, before=newest[0].seq + 1)
+                while found := await self._store.find(page):
+                    requests = (self._engine.request(item_of(record.id)) for record in found)
+                    answers = await asyncio.gather(*requests, return_exceptions=True)
+                    count += sum(answer is True for answer in answers)
+                    _raise_others(answers)
+                    page = replace(page, before=found[-1].seq)
+            if count == before:
+                return count
+
+    async def events(self, wanted: EventFilter, since: int | None) -> AsyncIterator[Event]:
+        """Yield the wanted events after `since`; None means from the first one of the unit or the group, if one is
+        asked for, and else since this Cue opened the store."""
+        if since is None and (wanted.work_id is not None or wanted.group is not None):
+            since = await self._before_all_of(wanted)
+        async for event in self._bus.read(wanted, since):
+            yield event
+
+    async def _before_all_of(self, wanted: EventFilter) -> int:
+        """The number of an event before all of a unit or of a group."""
+        at: float | None = None
+        if wanted.work_id is not None:
+            record = await self._store.get(wanted.work_id)
+            if record is None:
+                raise await self.not_found(wanted.work_id)
+            at = record.created_at
+        elif wanted.group is not None:
+            at = (await self.group(wanted.group)).created_at
+        return await self._store.events_before(at) if isinstance(self._store, SharedStore) and at else 0
+
     async def record(self, work_id: str) -> Record:
         """A unit as it stands; raises when there is none."""
         record = await self._store.get(work_id)
@@ -285,6 +380,13 @@ class Queries:
                 "waits_for": list(explanation.waits_for),
             },
         }
+
+
+def _raise_others(answers: Iterable[object]) -> None:
+    """Raise the first error that is not about one unit alone: another may have its key, or its record is gone."""
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, (DuplicateWork, WorkNotFound)):
+            raise answer
 
 
 def _newest(ledger: Ledger, record: Record, turn: Turn) -> Record:

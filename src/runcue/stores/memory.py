@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
+from runcue.core.model.group import GroupCounts
 from runcue.core.model.record import Record, WorkState
 from runcue.core.schedule.plan import Changes, Plan, Post, ReadRequest, ReadResult, TurnReader
-from runcue.core.views.query import Query, by_task
+from runcue.core.views.query import Query, Tag, by_task, marks_of
 from runcue.ports import Clock, Decide, Outgoing, Received, Takeover
 
+N = TypeVar("N")
 MANY = 2000
 """How many records are searched before the loop gets its turn."""
 
@@ -50,6 +52,8 @@ class MemoryStore:
         self._dependents: dict[str, dict[str, None]] = {}  # need → ids, in the order they came
         self._forgotten: dict[str, WorkState] = {}
         self._config: dict[str, str] = {}
+        self._tagged: dict[Tag, dict[str, None]] = {}  # ids, in the order they came
+        self._groups: dict[str, GroupCounts] = {}
         self._take_in: Callable[[], None] = lambda: None
 
     def read_after(self, take_in: Callable[[], None]) -> None:
@@ -94,15 +98,43 @@ class MemoryStore:
     async def find(self, query: Query) -> list[Record]:
         """The records that are asked for, newest first."""
         self._take_in()
-        newest = reversed(self._records.values())
+        newest, amount = self._newest(query)
         found = list(islice(filter(query.finds, islice(newest, MANY)), query.limit))
-        if len(found) == query.limit or len(self._records) <= MANY:
+        if len(found) == query.limit or amount <= MANY:
             return found
         rest = iter(list(newest))
         while len(found) < query.limit and (some := list(islice(rest, MANY))):
             await asyncio.sleep(0)  # a long search must not hold up the loop
             found += islice(filter(query.finds, some), query.limit - len(found))
         return found
+
+    def _newest(self, query: Query) -> tuple[Iterator[Record], int]:
+        """The records among which a query finds its own, newest first, and how many they are."""
+        if query.marks:
+            some = [self._tagged.get(mark, {}) for mark in query.marks]
+            fewest = min(some, key=len)
+            return map(self._records.__getitem__, reversed(fewest)), len(fewest)
+        return reversed(self._records.values()), len(self._records)
+
+    async def count(self, query: Query) -> dict[WorkState, int]:
+        """How many units a query finds in each state."""
+        self._take_in()
+        found: Counter[WorkState] = Counter()
+        rest = iter(list(self._newest(query)[0]))
+        while some := list(islice(rest, MANY)):
+            found.update(record.state for record in filter(query.finds, some))
+            await asyncio.sleep(0)
+        return dict(found)
+
+    async def groups(self, names: list[str]) -> dict[str, GroupCounts]:
+        """The counts of these groups, but for those that are unknown."""
+        self._take_in()
+        return {name: self._groups[name] for name in names if name in self._groups}
+
+    async def group_names(self, limit: int) -> list[str]:
+        """Some of the names of groups."""
+        self._take_in()
+        return list(islice(self._groups, limit))
 
     async def tally(self) -> dict[str, dict[str, int]]:
         """How many units of each task are pending and running."""
@@ -133,6 +165,8 @@ class MemoryStore:
         self._dependents.clear()
         self._forgotten.clear()
         self._config.clear()
+        self._tagged.clear()
+        self._groups.clear()
 
     def _commit(self, plan: Plan) -> None:
         records = self._records
@@ -153,6 +187,17 @@ class MemoryStore:
         for record in plan.dependent:
             for need in record.spec.depends_on:
                 self._dependents.setdefault(need, {})[record.id] = None
+        for work_id, before in plan.retagged.items():
+            for mark in marks_of(before.spec):
+                if work_id in self._tagged.get(mark, ()):
+                    _drop(self._tagged, mark, work_id)
+        for work_id in plan.tagged:
+            self._note_tags(records[work_id], is_newest=work_id in plan.revived)
+        for name, counts in plan.groups.items():
+            if counts is None:
+                self._groups.pop(name, None)
+            else:
+                self._groups[name] = counts
         for work_id in plan.forget:
             record = self._delete(work_id)
             if record.state is not WorkState.COMPLETED or record.spec.is_named:
@@ -172,10 +217,19 @@ class MemoryStore:
             _drop(self._unique_keys, record.spec.unique_key, work_id)
         for need in set(record.spec.depends_on):
             _drop(self._dependents, need, work_id)
+        for mark in marks_of(record.spec):
+            _drop(self._tagged, mark, work_id)
         return record
 
+    def _note_tags(self, record: Record, *, is_newest: bool) -> None:
+        for mark in marks_of(record.spec):
+            ids = self._tagged.setdefault(mark, {})
+            if is_newest:
+                ids.pop(record.id, None)
+            ids[record.id] = None
 
-def _drop(lists: dict[str, dict[str, None]], name: str, work_id: str) -> None:
+
+def _drop(lists: dict[N, dict[str, None]], name: N, work_id: str) -> None:
     """Take an id out of the list of that name, and an empty list away."""
     ids = lists[name]
     del ids[work_id]

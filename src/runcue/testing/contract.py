@@ -484,7 +484,7 @@ async def others_find_the_texts_and_miss_what_was_purged(open_store: Open) -> No
 async def events_are_read_by_number(open_store: Open) -> None:
     """Events are numbered from 1 without a gap, in the order of turns; any process can read from any number on."""
     async with hands(open_store, 2) as [one, other]:
-        expect("none yet", await one.shared.events(0, 10), [])
+        expect("none yet", (await one.shared.events(0, 10)).events, [])
         for number in range(1, 31):
             hand = (one, other)[number % 2]
             news = [
@@ -494,12 +494,12 @@ async def events_are_read_by_number(open_store: Open) -> None:
             await hand.write(pending(number), events=news)
         wanted = [(f"w{number}", str(n)) for number in range(1, 31) for n in range(number % 4)]
         for hand in (one, other):
-            events = await hand.shared.events(0, 10**6)
+            events = (await hand.shared.events(0, 10**6)).events
             expect("numbers", [event.seq for event in events], list(range(1, len(wanted) + 1)))
             expect("events", [(event.work_id, event.data.get("text")) for event in events], wanted)
             for after in (1, 2, 7, len(wanted) - 1, len(wanted), len(wanted) + 5):
-                expect(f"after {after}", await hand.shared.events(after, 10**6), events[after:])
-            some = await hand.shared.events(3, 2)
+                expect(f"after {after}", (await hand.shared.events(after, 10**6)).events, events[after:])
+            some = (await hand.shared.events(3, 2)).events
             expect("some", (some, len(some) >= 2), (events[3 : 3 + len(some)], True))
 
 
@@ -516,7 +516,7 @@ async def results_are_read_with_their_events(open_store: Open) -> None:
                 plan.events.append(record)
 
             await one.turn(change)
-        events = await other.shared.events(0, 10)
+        events = (await other.shared.events(0, 10)).events
         said = [(one.type, one.work_id, one.task, one.attempt, one.service, one.final) for one in events]
         same = ("w1", "call", 1, "api")
         expect(

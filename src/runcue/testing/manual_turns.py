@@ -20,7 +20,7 @@ from runcue.core.model.lifecycle import finished, move, started
 from runcue.core.model.record import Attempt, Extras, Progress, Record, Spec, Uniqueness, WorkState
 from runcue.core.model.state import NO_HEAD, Head
 from runcue.core.schedule.plan import Changes, Plan, Post, TurnReader
-from runcue.core.views.query import Query, by_task
+from runcue.core.views.query import Query, by_task, marks_of
 from runcue.ports import Received, SharedStore, Store, Takeover, Turn
 
 Open = Callable[[], Store]
@@ -170,6 +170,11 @@ class Hand:
             plan.rewritten.add(record.id)
         elif not _is_everyday(before, record):
             plan.rewritten.add(record.id)
+        is_moved = (
+            before is None or before.seq != record.seq or before.state.is_final != record.state.is_final
+        )
+        if is_moved and marks_of(record.spec):
+            plan.tagged.append(record.id)
         names = {record.index_key, before.index_key if before else None}
         plan.index_keys |= {name for name in names if name and not name.startswith("running/")}
 
@@ -211,18 +216,35 @@ class Hand:
         for query in _narrow(newest):
             wanted = [one for one in newest if query.finds(one)][: query.limit]
             expect(f"find({query})", await store.find(query), wanted)
+            count = Counter(one.state for one in newest if query.finds(one))
+            number = {state: number for state, number in (await store.count(query)).items() if number}
+            expect(f"count({query})", number, dict(count))
         expect("tally", await store.tally(), by_task(_numbers(newest)))
 
 
 def _narrow(newest: list[Record]) -> Iterator[Query]:
     """Queries that match some of these records, and three that match none."""
     yield from (Query(queue="nowhere"), Query(service="nothing"), Query(search="nowhere to be found"))
-    for record in newest[:2]:
+    tagged = [record for record in newest if marks_of(record.spec)]
+    for record in (*newest[:2], *tagged[:3]):
         spec = record.spec
         yield Query(record.state, queue=spec.queue, before=record.seq)
         yield Query(search=spec.id.upper())
         yield Query(search=spec.params.decode()[1:-1] or "{}", before=record.seq + 1)
         yield from (Query(search=text[:40]) for text in (spec.target, record.error) if text)
+        yield from (Query(search=text) for text in (spec.label, spec.idempotency_key) if text)
+        yield from (
+            Query(since=record.created_at),
+            Query(until=record.created_at),
+            Query(key=spec.idempotency_key),
+        )
+        for state in (None, record.state, *WorkState):
+            yield from (
+                Query(state, group=spec.group),
+                Query(state, tags=spec.tags),
+                Query(state, tags=spec.tags[:1]),
+            )
+        yield Query(group=spec.group, tags=spec.tags, queue=spec.queue, before=record.seq + 1)
         yield from (Query(service=name.partition("[")[0], task=spec.task) for name in spec.services)
 
 
@@ -288,7 +310,7 @@ def failed(*numbers: int) -> list[Record]:
     ]  # fmt: skip
 
 
-EXTRAS = Extras((("run", "nightly"),), "page 1", 60.0, ("w1",), Uniqueness(600.0, "extend", 3600.0))
+EXTRAS = Extras((("run", "nightly"),), 60.0, ("w1",), Uniqueness(600.0, "extend", 3600.0))
 
 
 def specimens() -> list[Record]:
@@ -317,8 +339,13 @@ def specimens() -> list[Record]:
                 completed_at=NOW + 2, index_key=None, sort_key=0.0),
         replace(pending(13), state=WorkState.COMPLETED, skipped=True, completed_at=NOW + 2, index_key=None,
                 sort_key=0.0),
+        pending(14, group="import 'ü'", label="page 1 of \"Ü\"",
+                extras=Extras((("run", "nightly"), ("ü 'a'", "x\n")))),
+        pending(15, extras=Extras((("run", "nightly"),), expires=9.0)),
+        replace(pending(16, group="import 'ü'", extras=Extras((("run", "nightly"),))), state=WorkState.FAILED,
+                error="no", completed_at=NOW + 2, index_key=None, sort_key=0.0),
     ]  # fmt: skip
-    for seq, result in enumerate(results, 14):
+    for seq, result in enumerate(results, 17):
         done = started(pending(seq), seq, NOW + 1, "me", "running/me")
         records.append(finished(done, result, NOW + 2))
     return records
@@ -339,7 +366,10 @@ def lives(hand: Hand, random: Random, turns: int) -> Iterable[Change]:
                     hand.put(plan, moved)
             for _ in range(random.randrange(4)):
                 seq = next(numbers)
-                hand.put(plan, pending(seq, task=random.choice(["call", "note"]), rank=now, sort_key=now))
+                group = random.choice([None, "a", "b"])
+                extras = random.choice([None, Extras((("run", "x"),)), Extras((("run", "x"), ("who", "me")))])
+                task = random.choice(["call", "note"])
+                hand.put(plan, pending(seq, task=task, rank=now, sort_key=now, group=group, extras=extras))
 
         yield change
 

@@ -46,7 +46,7 @@ async def an_edited_unit_is_kept_as_it_was_edited(open_store: Open) -> None:
             spec = replace(
                 record.spec, params=b'{"n":2}', services=("other",), queue="night", target="t", priority=-1.5,
                 run_at=NOW + 9, delay=2.5, timeout=3.0, dependency_timeout=4.0, retry=Retry(4),
-                cost=(("tokens", 2.0),), extras=Extras(label="page 2", expires=9.0),
+                cost=(("tokens", 2.0),), extras=Extras(expires=9.0), label="page 2",
             )  # fmt: skip
             await hand.write(replace(record, spec=spec, expires_at=NOW + 9, rank=3.0, progress=Progress(0.5)))
         await hand.compare()

@@ -38,7 +38,8 @@ SPEC = Spec(
     idempotency_key="key",
     retry=Retry(5),
     group="import",
-    extras=Extras(tags=(("run", "nightly"),), label="page 1", expires=899.0),
+    extras=Extras(tags=(("run", "nightly"),), expires=899.0),
+    label="page 1",
 )
 HISTORY = (Attempt(1, 120.0, 2.0, "ValueError: no", "worker"),)
 RECORD = Record(

@@ -142,6 +142,7 @@ def test_a_service_that_the_queue_knows_is_taken_and_its_limits_hold() -> None:
 
 def test_a_service_that_nobody_declared_is_refused_and_nothing_is_queued() -> None:
     bench = Bench(limits("api"), Limits(HERE, 1), rules=loose())
+    bench.turn()  # writes the services
     submit = submission(bench, "a", "apu")
     bench.turn(submit)
     with pytest.raises(SubmitError, match="'apu'") as caught:

@@ -109,7 +109,7 @@ PLAIN = Record("w1", PLAIN_SPEC, 4, 100.0, 100.5, index_key="ready/extract", sor
 FULL_SPEC = Spec(
     "w2", "täsk", b'{"text":"\xc3\xbc\\u0000"}', (), "night", "out\0.txt", ("a", "b"), 2.5, 1.0, 2.0, 3.0, 4.0, "key",
     "return", True, Retry(7, "power", 1.5, 9.0, jitter=False), (("tokens", 12.0), ("usd", 0.5)),
-    "impört", "[1]", Extras((("run", "nightly"),), "läbel", 8.0, ("a",), Uniqueness(60.0, "extend", 90.0)),
+    "impört", "[1]", Extras((("run", "nightly"),), 8.0, ("a",), Uniqueness(60.0, "extend", 90.0)), "läbel",
 )  # fmt: skip
 FULL = Record(
     "w2", FULL_SPEC, 5, -1.5, 2.0, WorkState.FAILED, 2, 3, 4, 5, 6.0, 7.0, 8.0, 9.0, True, [1, {"a": None}], "error",

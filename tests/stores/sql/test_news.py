@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from runcue.core.model.events import Event
+from runcue.core.model.events import Event, EventFilter, Passage
 from runcue.core.model.record import Record, Spec, WorkState
 from runcue.engine.bus import Bus
 from runcue.engine.waiters import Waiters
@@ -32,9 +32,9 @@ class SnapshotReader:
         found: Record = self.next()
         return {found.id: found}
 
-    async def log(self, after: int, limit: int) -> list[Event]:
+    async def log(self, after: int, limit: int, wanted: EventFilter) -> Passage:
         found: list[Event] = self.next()
-        return found
+        return Passage(found, found[-1].seq if found else after)
 
 
 async def test_who_waits_hears_of_an_end_that_came_while_it_was_looked_for() -> None:
@@ -54,7 +54,7 @@ async def test_a_reader_goes_on_with_an_event_that_was_told_while_it_looked() ->
     bus = Bus(None, looks.log)
     looks.tell = bus.wake
     async with asyncio.timeout(PATIENCE):
-        async for event in bus.read(None):
+        async for event in bus.read():
             assert event.seq == 1
             break
 
@@ -64,4 +64,4 @@ async def test_a_reader_reads_what_was_told_before_the_end_while_it_looked() -> 
     bus = Bus(None, looks.log)
     looks.tell = bus.end
     async with asyncio.timeout(PATIENCE):
-        assert [event.seq async for event in bus.read(None)] == [1]
+        assert [event.seq async for event in bus.read()] == [1]

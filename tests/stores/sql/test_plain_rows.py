@@ -23,7 +23,7 @@ OF_SPEC: dict[str, Any] = {
     "depends_on": ("a",), "priority": 2.5, "run_at": 1.0, "delay": 2.0, "timeout": 3.0, "dependency_timeout": 4.0,
     "idempotency_key": "key",
     "on_failed": "return", "is_named": True, "retry": Retry(7), "cost": (("tokens", 12.0),),
-    "group": "import", "unique_key": "[1]", "extras": Extras(label="page 1"),
+    "group": "import", "unique_key": "[1]", "extras": Extras(expires=9.0), "label": "page 1",
 }  # fmt: skip
 OF_RECORD: dict[str, Any] = {
     "id": "w2", "spec": replace(SPEC, task="other"), "seq": 5, "rank": -1.5, "created_at": 2.0, "attempt": 2,

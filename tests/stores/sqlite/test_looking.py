@@ -61,7 +61,7 @@ async def test_who_asks_does_not_wait_for_a_turn_that_waits(path: Path) -> None:
     assert await store.get("w1") == pending(1)
     assert list(await store.get_many(["w1", "w2"])) == ["w1"]
     assert [record.id for record in await store.find(Query(limit=10))] == ["w1"]
-    assert await store.events(0, 10) == []
+    assert (await store.events(0, 10)).events == []
     assert (await store.counts())[pending(1).state] == 1
     assert not turn.done()
     holder.execute("ROLLBACK")

@@ -702,10 +702,10 @@ async def test_for_events_that_are_gone_there_is_one_gap(path: Path) -> None:
     await told_and_pruned(path, all_of_them=False)
     async with hand_on(path) as (_, store):
         for since, missed in ((-5, 4), (0, 4), (3, 1)):
-            gap, *rest = await store.events(since, 100)
+            gap, *rest = (await store.events(since, 100)).events
             assert (gap.type, gap.seq, gap.missed) == ("gap", 4, missed)
             assert [event.seq for event in rest] == [5, 6, 7, 8, 9, 10]
-        assert [event.seq for event in await store.events(4, 100)] == [5, 6, 7, 8, 9, 10]
+        assert [event.seq for event in (await store.events(4, 100)).events] == [5, 6, 7, 8, 9, 10]
     with Reader(path) as reader:
         assert [event.type for event in reader.events("queued")] == ["gap"]
         assert [event.seq for event in reader.events()] == [4, 5, 6, 7, 8, 9, 10]
@@ -723,7 +723,7 @@ async def test_when_all_events_are_gone_the_gap_says_so_once(path: Path) -> None
 async def test_after_the_last_event_there_is_none(path: Path, since: int) -> None:
     await told_and_pruned(path, all_of_them=False)
     async with hand_on(path) as (_, store):
-        assert await store.events(since, 100) == []
+        assert (await store.events(since, 100)).events == []
     with Reader(path) as reader:
         assert list(reader.events(since=since)) == []
 
@@ -747,8 +747,8 @@ async def test_by_default_a_reader_of_events_begins_with_its_own_time(path: Path
         bus = Bus(None, store.events, store.last_event_seq)
         await hand.write(pending(2), events=[EventDraft("progress", NOW)])
         bus.end()
-        assert [event.seq async for event in bus.read(None)] == [2]
-        assert [event.seq async for event in bus.read(None, 0)] == [1, 2]
+        assert [event.seq async for event in bus.read()] == [2]
+        assert [event.seq async for event in bus.read(since=0)] == [1, 2]
 
 
 # --- Finding --------------------------------------------------------------------------------------

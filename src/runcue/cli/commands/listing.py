@@ -92,9 +92,7 @@ def command(
 @limited("units")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of objects.")
 @click.option("--raw", is_flag=True, help=RAW)
-def list_file(
-    place: File, limit: int, everything: bool, as_json: bool, raw: bool, **wanted: str | None
-) -> None:
+def list_file(place: File, limit: int, everything: bool, as_json: bool, raw: bool, **wanted: Any) -> None:
     """List units, newest first, and why they wait.
 
     In a pipe the columns are separated by tabs and there is no heading. Secrets are shown as

@@ -11,6 +11,7 @@ ready        which of the units that could start is next
 capacity     slots that attempts take up; grants: what rates and quantities granted them
 timers       units that wait for a moment; ages: the oldest pending unit
 notices      events about services
+groups       how many units of each group are in each state
 answers      replies to other processes; inherited: attempts from before this ledger
 held         pending units that may not start before the code of their last attempt has ended
 """
@@ -32,6 +33,7 @@ from runcue.core.ledger.current import CurrentTurn
 from runcue.core.ledger.deadlines import is_before_run_at
 from runcue.core.ledger.fleet import Fleet
 from runcue.core.ledger.grants import Grants
+from runcue.core.ledger.groups import Groups
 from runcue.core.ledger.inherited import Inherited
 from runcue.core.ledger.lanes import Lanes
 from runcue.core.ledger.lookups import Lookups
@@ -97,6 +99,7 @@ class Ledger:
         is_noted = not is_shared and settings.reject_policy == "drop_oldest"
         self.ages = Ages(self.turn, self.working, is_noted=is_noted)
         self._retention = FinishedRetention(settings.keep_finished)
+        self.groups = Groups(self.turn)
         self.risk = Risk(self.turn, self.working, self.place)
         self.gates: Gates | None = None
         self.held: dict[str, int] = {}
@@ -118,10 +121,12 @@ class Ledger:
         self.turn.begin(now, wall, reader)
         self.timers.begin()
         self.lookups.begin()
+        self.groups.begin()
 
     def finish(self) -> Plan:
         """Add to the plan what has to be written besides records, and return it."""
         plan, fleet, before = self.turn.plan, self.fleet, self.counters.stored
+        self.groups.settle()
         plan.services.update(self.notices.take_changed())
         decider, wake_at = before.decider, before.wake_at
         if fleet is not None:
@@ -279,6 +284,10 @@ class Ledger:
         if spec.idempotency_key is not None or spec.unique_key is not None:
             plan.keyed.append(record)
             self.lookups.note_keys(record)
+        if spec.group is not None:
+            self.groups.joined(spec.group)
+        if spec.group is not None or spec.tags:
+            plan.tagged.append(record.id)
 
     def change(self, record: Record, spec: Spec, expires_at: float | None) -> Record:
         """Give a pending or final unit another spec. A pending one waits where that belongs from now on."""
@@ -288,6 +297,8 @@ class Ledger:
         )
         plan = self.turn.plan
         plan.respecified.add(record.id)
+        if (spec.group, spec.tags) != (record.spec.group, record.spec.tags):
+            self._note_marks(record, spec)
         if record.state.is_final:
             plan.records[record.id] = changed
             plan.rewritten.add(record.id)
@@ -302,6 +313,25 @@ class Ledger:
         changed = self.arm(changed)
         self.place(changed)
         return changed
+
+    def _note_marks(self, record: Record, spec: Spec) -> None:
+        """Note that a unit gets another group, or other tags."""
+        plan, before = self.turn.plan, record.spec
+        plan.retagged.setdefault(record.id, record)
+        plan.tagged.append(record.id)
+        if spec.group != before.group:
+            if before.group is not None:
+                self.groups.left(before.group, record.state)
+            if spec.group is not None:
+                self.groups.joined(spec.group, record.state)
+
+    def _note_move(self, record: Record, after: WorkState) -> None:
+        """Note that a unit with a group or with tags moves to another state."""
+        spec = record.spec
+        if spec.group is not None:
+            self.groups.moved(spec.group, record.state, after)
+        if (after.is_final or record.state.is_final) and (spec.group is not None or spec.tags):
+            self.turn.plan.tagged.append(record.id)
 
     def place(self, record: Record) -> None:
         """Put a pending unit where it waits: for its time, for other units, or in its lane."""
@@ -405,6 +435,8 @@ class Ledger:
             self.risk.is_over()
         is_overdue = self.capacity.overdue(token) is not None
         worker = record.worker if is_overdue else None
+        if record.spec.group is not None:
+            self._note_move(record, WorkState.PENDING)
         record = move(record, verb, token=0, worker=worker, index_key=None, since=self.turn.now,
                       progress=None, **changes)  # fmt: skip
         self.counters.returned()
@@ -423,6 +455,7 @@ class Ledger:
         is_over = record.token and self.capacity.overdue(record.token) is None
         final = move(record, verb, token=0, completed_at=self.turn.now, next_retry_at=None, missing=0, index_key=None,
                      sort_key=0.0, watch_at=None, worker=None if is_over else record.worker, **changes)  # fmt: skip
+        self._note_move(record, final.state)
         self.working.unload(record)
         self.turn.plan.records[record.id] = final
         self.counters.ended(final.state, was_running=bool(record.token))
@@ -468,6 +501,8 @@ class Ledger:
                 self._retention.end(record)
             if record.id == risk.id:
                 risk.is_over()
+            if record.spec.group is not None or record.spec.extras is not None:
+                self._note_move(record, COMPLETED)
             if record.missing:  # a callback let it start before its dependencies had completed
                 plan.rewritten.add(record.id)
                 self._unblock(record)
@@ -486,12 +521,16 @@ class Ledger:
 
     def forget(self) -> None:
         """Forget the oldest final records beyond `keep_finished`."""
-        self.turn.plan.forget += [oldest.id for oldest in self._retention.surplus()]
+        for oldest in self._retention.surplus():
+            self.groups.forgot(oldest)
+            self.turn.plan.forget.append(oldest.id)
 
     def purge(self, record: Record) -> None:
         """Delete a final unit without a trace."""
         self._retention.drop(record)
         self.counters.purged(record.state)
+        if record.spec.group is not None:
+            self.groups.left(record.spec.group, record.state)
         self.turn.plan.purged.append(record.id)
         self.lookups.forget(record)
 
@@ -501,6 +540,7 @@ class Ledger:
         if record.seq <= self.counters.stored.seq:  # else the store does not have it yet
             self.turn.plan.revived.add(record.id)
         seq = self.counters.revived(record.state)
+        self._note_move(record, WorkState.PENDING)
         record = move(record, "revive", failures=0, throttled_since=None, completed_at=None, started_at=None,
                       result=None, error=None, traceback=None)  # fmt: skip
         expires_at = expiry(record.spec, self.turn.now)

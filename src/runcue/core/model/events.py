@@ -6,7 +6,7 @@ events (queued, started, completed) the record alone is emitted: its state says 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,7 @@ EVENTS: dict[str, str] = {
     "skipped": "The output was already valid, so the handler was not called.",
     "progress": "A handler reported how far it is.",
     "stale_completion": "An attempt that no longer counts came back; its answer was dropped.",
+    "group_done": "All units of a group have ended: `completed`, `failed`, `cancelled` say how many did how.",
     "queue_status": "How many units are in each state, every second while busy.",
     "service_status": "A service was declared or changed, or it became available or unavailable (paused, throttled, "
     "circuit).",
@@ -86,6 +87,8 @@ class Event(msgspec.Struct, frozen=True):
     duration: float | None = None
     service: str | None = None
     data: dict[str, Any] = msgspec.field(default_factory=dict)
+    group: str | None = None
+    """The group of its unit, or the group that it is about."""
 
     @property
     def name(self) -> str:
@@ -104,6 +107,42 @@ class Event(msgspec.Struct, frozen=True):
         raise AttributeError(f"a {self.type!r} event has no {name!r}")
 
 
+class EventFilter(msgspec.Struct, frozen=True):
+    """Which events a reader wants: of some types, about one unit, about one group. What is None asks nothing."""
+
+    types: frozenset[str] | None = None
+    work_id: str | None = None
+    group: str | None = None
+
+    def takes(self, type: str, work_id: str | None, group: str | None) -> bool:
+        """True for an event that the reader wants. What it missed it always wants to know."""
+        return type == "gap" or (
+            (self.types is None or type in self.types)
+            and (self.work_id is None or work_id == self.work_id)
+            and (self.group is None or group == self.group)
+        )
+
+    def takes_news(self, news: News) -> bool:
+        """`takes`, of an event that was not made yet."""
+        if isinstance(news, Record):
+            return self.takes(draft_of(news).type if self.types else "", news.id, news.spec.group)
+        data, record = news.data or {}, news.record
+        if record is None:
+            return self.takes(news.type, data.get("work_id"), data.get("group"))
+        return self.takes(news.type, record.id, record.spec.group)
+
+
+EVERY_EVENT = EventFilter()
+
+
+class Passage(NamedTuple):
+    """A part of all events, in order: those of it that a reader wants."""
+
+    events: list[Event]
+    until: int
+    """The number of the last event that was looked at."""
+
+
 def is_final(draft: EventDraft) -> bool:
     """True for the last event of a unit (unless it is retried by hand)."""
     record = draft.record
@@ -116,7 +155,7 @@ def make_event(seq: int, news: News) -> Event:
     type, at, record, data = draft.type, draft.at, draft.record, draft.data or {}
     if record is None:
         return Event(type, seq, at, data.get("work_id"), data.get("task"), error=data.get("error"),
-                     service=data.get("service"), data=data)  # fmt: skip
+                     service=data.get("service"), data=data, group=data.get("group"))  # fmt: skip
     began, ended = record.started_at, record.completed_at
     attempt = data.get("attempt", record.attempt)
     result = record.result if type == "completed" else None
@@ -124,4 +163,4 @@ def make_event(seq: int, news: News) -> Event:
     duration = data.get("duration", None if began is None or ended is None else ended - began)
     service = data.get("service") or (record.services[0] if record.spec.services else None)
     return Event(type, seq, at, record.id, record.spec.task, attempt, is_final(draft), result, error,
-                 data.get("will_retry"), duration, service, data)  # fmt: skip
+                 data.get("will_retry"), duration, service, data, record.spec.group)  # fmt: skip

@@ -104,8 +104,6 @@ class Extras(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     tags: tuple[tuple[str, str], ...] = ()
     """Names and values by which people find it again."""
-    label: str | None = None
-    """What people know it by, where its task computes that."""
     expires: float | None = None
     """Seconds after which it fails if it has not started before."""
     outputs: tuple[str, ...] = ()
@@ -145,6 +143,13 @@ class Spec(msgspec.Struct, frozen=True, gc=False):
     unique_key: str | None = None
     """What it has in common with the units that count as its duplicates."""
     extras: Extras | None = None
+    label: str | None = None
+    """What people know it by, where its task computes that."""
+
+    @property
+    def tags(self) -> tuple[tuple[str, str], ...]:
+        """The names and values by which people find it again."""
+        return () if self.extras is None else self.extras.tags
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -286,7 +291,7 @@ def view(record: Record) -> Work:
                 record.attempt, record.created_at, record.started_at, record.completed_at, record.next_retry_at,
                 record.result, record.error, spec.depends_on, spec.timeout, spec.dependency_timeout,
                 spec.idempotency_key, spec.priority, spec.run_at, record.skipped, record.services, record.traceback,
-                record.history, record.failures, spec.retry, worker, spec.group, dict(extras.tags), extras.label,
+                record.history, record.failures, spec.retry, worker, spec.group, dict(extras.tags), spec.label,
                 record.expires_at, record.progress or NO_PROGRESS)  # fmt: skip
 
 

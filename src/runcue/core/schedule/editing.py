@@ -32,5 +32,6 @@ def _edited(spec: Spec, item: Edit) -> Spec:
         "cost": item.cost,
         "priority": item.priority,
         "params": item.params,
+        "label": item.label,
     }
     return replace(spec, **{name: value for name, value in changes.items() if value is not None})

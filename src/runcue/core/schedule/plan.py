@@ -16,6 +16,7 @@ from runcue.core.limits.meter import Cost
 from runcue.core.limits.service import Limits
 from runcue.core.model.events import News
 from runcue.core.model.failure import Failure
+from runcue.core.model.group import GroupCounts
 from runcue.core.model.record import Record, Spec, WorkState
 from runcue.core.model.settings import Rule
 from runcue.core.model.state import NO_HEAD, Grant, Head, Quantity, ServiceState, Worker
@@ -133,6 +134,8 @@ class Edit(msgspec.Struct, eq=False):
     """The services that its task chooses for these params, and below their cost."""
     cost: Cost | None = None
     priority: float | None = None
+    label: str | None = None
+    """What its task makes of these params for people to know it by."""
 
 
 class Purge(msgspec.Struct, eq=False):
@@ -323,6 +326,10 @@ class TurnReader(Protocol):
         units that it was to call callbacks about."""
         ...
 
+    def groups(self, names: Sequence[str]) -> dict[str, GroupCounts]:
+        """How many units of each of these groups are in each state, but for groups that are unknown."""
+        ...
+
     def accepted(self) -> list[Record]:
         """The units in the inbox that were accepted and not decided about yet, in order."""
         ...
@@ -335,9 +342,10 @@ class Plan:
     """Everything that one turn decided."""
 
     __slots__ = ("again", "ask", "config", "dependent", "depth", "errors", "events", "finals", "foreign", "forget",
-                 "grants", "has_moved_alarm", "head", "index_keys", "is_notable", "is_whole", "keyed", "lost",
-                 "parts", "pressure", "purged", "queues", "rated", "records", "replies", "respecified", "revived",
-                 "rewritten", "services", "start", "stop", "tasks", "wake_at", "workers")  # fmt: skip
+                 "grants", "groups", "has_moved_alarm", "head", "index_keys", "is_notable", "is_whole", "keyed",
+                 "lost", "parts", "pressure", "purged", "queues", "rated", "records", "replies", "respecified",
+                 "retagged", "revived", "rewritten", "services", "start", "stop", "tagged", "tasks", "wake_at",
+                 "workers")  # fmt: skip
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -345,6 +353,13 @@ class Plan:
         """Those of `records` that their idempotency key and their unique key name from now on."""
         self.dependent: list[Record] = []
         """Those of `records` that are new and depend on others."""
+        self.tagged: list[str] = []
+        """Those of `records` with a group or tags that are new, have ended, or were final before: by these they are
+        found. A unit may be in it more than once."""
+        self.retagged: dict[str, Record] = {}
+        """Those of `tagged` whose group or tags were others, as they were before."""
+        self.groups: dict[str, GroupCounts | None] = {}
+        """The counts of the groups that changed; None for those that are no longer kept."""
         self.forget: list[str] = []
         """Final units whose record is no longer kept; their state stays known."""
         self.purged: list[str] = []

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from runcue.core.ledger.grants import NOT_RATED
 from runcue.core.ledger.ledger import Ledger
 from runcue.core.limits.service import Group, Service
-from runcue.core.model.lifecycle import started
+from runcue.core.model.lifecycle import PENDING, RUNNING, started
 from runcue.core.model.record import Record
 from runcue.core.schedule.lane import Lane
 
@@ -64,6 +64,8 @@ def start(ledger: Ledger, lane: Lane, batch: list[Record]) -> None:
         if lane.chosen is not None:
             running = replace(running, chosen=lane.chosen.name)
             plan.rewritten.add(record.id)
+        if record.spec.group is not None:
+            ledger.groups.moved(record.spec.group, PENDING, RUNNING)
         records[record.id] = written[record.id] = running
         begin(running)
         tell(running)

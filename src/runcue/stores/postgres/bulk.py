@@ -26,7 +26,7 @@ TYPES: Final = {
     **{column.name: _KINDS[column.plain_kind] for column in columns.EVERY},
     **{
         name: _KINDS[kind]
-        for table in (columns.ATTEMPT, columns.GRANT, columns.LETTER)
+        for table in (columns.ATTEMPT, columns.GRANT, columns.LETTER, columns.TAG)
         for name, kind in table.items()
     },
 }
@@ -115,15 +115,17 @@ def inserting(
     return Bulk(columns, own, make)
 
 
-def updating(table: str, columns: Sequence[str], keys: Sequence[str], *, own: Own = ()) -> Bulk:
-    """UPDATE of these columns in the rows that the keys name, which come last in each row."""
+def updating(
+    table: str, columns: Sequence[str], keys: Sequence[str], *, own: Own = (), also: str = "true"
+) -> Bulk:
+    """UPDATE of these columns in the rows that the keys name, which come last in each row; `also` must hold, too."""
 
     def make(values: list[str], origin: str) -> str:
         changes = ", ".join(f"{name} = {value}" for name, value in zip(columns, values, strict=False))
         where = " AND ".join(
             f"{table}.{key} = {value}" for key, value in zip(keys, values[len(columns) :], strict=True)
         )
-        return f"UPDATE {table} SET {changes} FROM {origin} WHERE {where}"
+        return f"UPDATE {table} SET {changes} FROM {origin} WHERE {where} AND {also}"
 
     return Bulk((*columns, *keys), own, make)
 

@@ -248,6 +248,29 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     """
     CREATE INDEX work_units_by_unique_key ON work_units (unique_key, seq) WHERE unique_key IS NOT NULL;
     """,
+    """
+    ALTER TABLE work_units ADD COLUMN label text;
+
+    CREATE TABLE unit_tags (
+        tag text COLLATE "C" NOT NULL,
+        value text COLLATE "C" NOT NULL,
+        ending smallint NOT NULL,
+        unit bigint NOT NULL,
+        PRIMARY KEY (tag, value, ending, unit)
+    );
+
+    CREATE TABLE unit_groups (
+        name text COLLATE "C" PRIMARY KEY,
+        pending bigint NOT NULL,
+        running bigint NOT NULL,
+        completed bigint NOT NULL,
+        failed bigint NOT NULL,
+        cancelled bigint NOT NULL,
+        created_at double precision,
+        done_at double precision
+    ) WITH (fillfactor = 50);
+    CREATE INDEX unit_groups_done ON unit_groups (done_at) WHERE done_at IS NOT NULL;
+    """,
 )
 
 VERSION: Final = len(MIGRATIONS)

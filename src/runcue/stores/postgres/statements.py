@@ -69,6 +69,8 @@ POSTGRES: Final = Dialect(
     insert_attempt=inserting("attempts", columns.ATTEMPT),
     insert_grant=inserting("service_log", columns.GRANT),
     insert_letter=inserting("letters", columns.LETTER),
+    insert_tag=inserting("unit_tags", columns.TAG, own=[("unit",)]),
+    end_tag=updating("unit_tags", ("ending",), ("tag", "value", "unit"), also="unit_tags.ending = 0"),
     delete_post=ByKey("DELETE FROM inbox WHERE id = ANY($1)"),
     # By `work_units_by_index_key` alone: of two parts joined, PostgreSQL would read and sort all that is left.
     page=f"{SELECT} WHERE index_key = $1 AND (sort_key, seq) > ($2, $3) ORDER BY sort_key, seq LIMIT $4",
@@ -85,7 +87,8 @@ POSTGRES: Final = Dialect(
         WorkState.RUNNING: "WHERE index_key >= 'running/' AND index_key < 'running0' AND state = 'running'",
     },
     service="(strpos(services, {0}) > 0 OR strpos(services, left({0}, -1) || '[') > 0)",
-    search="strpos(lower(concat_ws(chr(10), id, target, last_error, params)), lower({0})) > 0",
+    search="strpos(lower(concat_ws(chr(10), id, idempotency_key, label, target, last_error, params)), lower({0})) "
+    "> 0",
 )
 
 BEGIN: Final = f"{statements.HEAD}, identity, clock_offset, extract(epoch FROM clock_timestamp())::float8"

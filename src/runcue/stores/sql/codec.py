@@ -25,6 +25,7 @@ from runcue.core.model.failure import describe
 from runcue.core.model.parse import LARGEST_INT, SMALLEST_INT, encode_params
 from runcue.core.model.record import Attempt, Extras, Progress, Record, Spec, WorkState
 from runcue.core.model.retry import Retry, retry_of_work
+from runcue.core.views.query import GROUP, Tag
 from runcue.errors import ConfigError, InvalidParams, Permanent, StorageCorrupt, quoted
 from runcue.stores.sql import columns
 from runcue.stores.sql.columns import COLUMNS, VARIES, WORK
@@ -114,6 +115,13 @@ def _extra_text(record: Record) -> str:
     spec = record.spec
     extra = _Extra(spec.cost, record.chosen, spec.extras, record.expires_at, record.progress)
     return _encode(extra).decode()
+
+
+def read_marks(group: str | None, extra: str | None) -> tuple[Tag, ...]:
+    """By what a unit is found, of two of its columns; raises what msgspec does where they are damaged."""
+    extras = None if extra is None else _decode_extra(extra).extras
+    tags = () if extras is None else extras.tags
+    return tags if group is None else ((GROUP, group), *tags)
 
 
 def _text_of(services: tuple[str, ...]) -> str:

@@ -12,6 +12,8 @@ from typing import Any, Final, get_args
 
 import msgspec
 
+from runcue.core.model.record import WorkState
+
 VARIES: Final = object()
 """Says of a column that no value of it is usual."""
 
@@ -76,6 +78,7 @@ WORK: Final = (
            f"_extra_text(record) if {HAS_EXTRA} else None", "extra.cost"),
     Column("group_name", str | None, "spec.group", None, read=_NAME),
     Column("unique_key", str | None, "spec.unique_key", None),
+    Column("label", str | None, "spec.label", None),
     Column("state", str, "record.state", read="_STATES[{name}]"),
     Column("rank", float, "record.rank"),
     Column("since", float, "record.since"),
@@ -136,6 +139,11 @@ SUBMITTED: Final = tuple(
     column.name for column in WORK if column.field.startswith("spec.") and column.name not in CHANGED
 )
 """What else changes when a unit is edited: all that was submitted."""
+TAG: Final = {"tag": str, "value": str, "ending": int, "unit": int}
+"""A tag of a unit, by its number; its group is the tag without a name. `ending` says how the unit ended (ENDINGS)."""
+ENDINGS: Final = {WorkState.COMPLETED: 1, WorkState.FAILED: 2, WorkState.CANCELLED: 3}
+"""What `ending` is for units that have ended; for others it is 0."""
+GROUP: Final = ("name", "pending", "running", "completed", "failed", "cancelled", "created_at", "done_at")
 
 ATTEMPT: Final = {"work_id": str, "number": int, "at": float, "duration": float, "error": str, "worker": str}
 GRANT: Final = {"service": str, "started_at": float, "amount": float, "key": str, "work_id": str}

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from runcue.core.model.events import Event, EventDraft, News, make_event
+from runcue.core.model.events import EVERY_EVENT, Event, EventDraft, EventFilter, News, make_event
 from runcue.core.model.record import Record
 from runcue.errors import StorageCorrupt, quoted
 
@@ -27,8 +27,9 @@ def pack(events: Iterable[News]) -> bytes:
     Values are compared by identity, which is cheap: the records that one turn changes share the same objects.
     """
     rows: list[list[Any]] = []
-    state = task = services = chosen = began = ended = attempt = None
+    state = task = services = chosen = began = ended = attempt = group = None
     ids: list[str] = []
+    groups: dict[int, str] = {}
     for news in events:
         if type(news) is Record:
             spec = news.spec
@@ -40,12 +41,15 @@ def pack(events: Iterable[News]) -> bytes:
                 or spec.task is not task
                 or spec.services is not services
                 or news.chosen is not chosen
+                or spec.group != group
             ):
                 state, began, ended, attempt = news.state, news.started_at, news.completed_at, news.attempt
-                task, services, chosen = spec.task, spec.services, news.chosen
+                task, services, chosen, group = spec.task, spec.services, news.chosen, spec.group
                 duration = None if began is None or ended is None else ended - began
                 ids = []
                 rows.append([_codes[state], task, news.services[:1], attempt, duration, ids])
+                if group is not None:
+                    groups[len(rows) - 1] = group
             ids.append(news.id)
         else:
             assert isinstance(news, EventDraft)
@@ -54,6 +58,8 @@ def pack(events: Iterable[News]) -> bytes:
     for row in rows:
         if type(row[0]) is int:
             row[-1:] = _shortened(row[-1])
+    for place, name in groups.items():
+        rows[place].append(name)
     try:
         return _encode(rows)
     except TypeError:  # such as what an application reported as progress
@@ -71,18 +77,29 @@ def _words(news: EventDraft) -> list[Any]:
     event = make_event(0, news)
     data = {name: value for name, value in event.data.items() if name != "exception"}
     return [event.type, event.work_id, event.task, event.attempt, event.final, event.error, event.will_retry,
-            event.duration, event.service, data]  # fmt: skip
+            event.duration, event.service, data, *([] if event.group is None else [event.group])]  # fmt: skip
 
 
-def unpack(body: bytes, first_seq: int, at: float, result_of: Callable[[str], Any]) -> list[Event]:
-    """The events of one turn from a stored row."""
+def unpack(
+    body: bytes,
+    first_seq: int,
+    at: float,
+    result_of: Callable[[str], Any],
+    wanted: EventFilter = EVERY_EVENT,
+) -> list[Event]:
+    """The events of one turn from a stored row, as far as they are wanted."""
     found: list[Event] = []
+    seq = first_seq
     try:
         for words in _decode(body):
             if isinstance(words[0], int):
-                found += _everyday(first_seq + len(found), at, words, result_of)
+                found += _everyday(seq, at, words, result_of, wanted)
+                seq += len(words[6])
             else:
-                found.append(_event(first_seq + len(found), at, words))
+                event = _event(seq, at, words)
+                if wanted.takes(event.type, event.work_id, event.group):
+                    found.append(event)
+                seq += 1
     except (TypeError, ValueError, LookupError, RecursionError) as error:
         raise StorageCorrupt(
             f"The stored events from number {quoted(first_seq)} on are damaged ({error}). Restore a backup, or go on "
@@ -92,29 +109,39 @@ def unpack(body: bytes, first_seq: int, at: float, result_of: Callable[[str], An
     return found
 
 
-def _everyday(seq: int, at: float, words: list[Any], result_of: Callable[[str], Any]) -> list[Event]:
-    code, task, services, attempt, duration, start, ends = words
+def _everyday(
+    seq: int, at: float, words: list[Any], result_of: Callable[[str], Any], wanted: EventFilter
+) -> list[Event]:
+    code, task, services, attempt, duration, start, ends, *more = words
     is_over = code == 2
+    group = more[0] if more else None
+    if not wanted.takes(EVERYDAY[code], wanted.work_id, group):
+        return []
+    places: Iterable[int] = range(len(ends))
+    if wanted.work_id is not None:
+        end = wanted.work_id.removeprefix(start)
+        is_here = wanted.work_id.startswith(start) and end in ends
+        places = (ends.index(end),) if is_here else ()
     service = services[0] if services else None
     return [
         Event(
             EVERYDAY[code],
             seq + place,
             at,
-            start + end,
+            start + ends[place],
             task,
             attempt,
             is_over,
-            result_of(start + end) if is_over else None,
+            result_of(start + ends[place]) if is_over else None,
             duration=duration if is_over else None,
             service=service,
+            group=group,
         )
-        for place, end in enumerate(ends)
+        for place in places
     ]
 
 
 def _event(seq: int, at: float, words: list[Any]) -> Event:
-    type, work_id, task, attempt, final, error, will_retry, duration, service, data = words
-    return Event(
-        type, seq, at, work_id, task, attempt, final, None, error, will_retry, duration, service, data
-    )
+    type, work_id, task, attempt, final, error, will_retry, duration, service, data, *more = words
+    return Event(type, seq, at, work_id, task, attempt, final, None, error, will_retry, duration, service, data,
+                 *more)  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from runcue.core.model.state import ServiceState, base_name
-from runcue.stores.sql import statements, states
+from runcue.stores.sql import codec, columns, statements, states
 from runcue.stores.sql.connection import Connection, Row, rows_of
 
 Deleted = tuple[str, int]
@@ -39,8 +39,9 @@ def prune(
     if finished_before is None:
         return [], is_full
     is_full |= len(connection.execute(statements.OLD_EVENTS, (SOME, finished_before)).fetchall()) >= SOME
+    is_full |= len(connection.execute(statements.OLD_GROUPS, (finished_before, SOME)).fetchall()) >= SOME
     old = _sound(rows_of(connection, statements.PRUNABLE, (finished_before, SOME), statements.OVER))
-    connection.executemany(statements.REMEMBER, [(name,) for name, _, _ in old])
+    connection.executemany(statements.REMEMBER, [row[:1] for row in old])
     return _delete(connection, old), is_full or len(old) >= SOME
 
 
@@ -63,7 +64,7 @@ def purge(connection: Connection, ids: list[str]) -> list[Deleted]:
     """Delete units without a trace, but for ids that runcue made: unknown, they would pass for completed ones."""
     found = (rows_of(connection, statements.DELETABLE, (name,), statements.OVER) for name in ids)
     old = [row for rows in found for row in _sound(rows)]
-    connection.executemany(statements.REMEMBER_MADE, [(name,) for name, _, _ in old])
+    connection.executemany(statements.REMEMBER_MADE, [row[:1] for row in old])
     return _delete(connection, old)
 
 
@@ -73,11 +74,18 @@ def _sound(rows: Iterable[Row]) -> list[Row]:
 
 
 def _delete(connection: Connection, old: list[Row]) -> list[Deleted]:
-    """Delete these units, given as id, number of the last attempt, and JSON of what each depends on."""
-    names = [(name,) for name, _, _ in old]
+    """Delete these units, given as rows of OVER."""
+    names = [row[:1] for row in old]
     edges: list[tuple[str, str]] = []
     damaged: list[tuple[str]] = []
-    for name, _, text in old:
+    tags: list[Row] = []
+    untold: list[Row] = []
+    for name, _, text, seq, state, group, extra in old:
+        try:
+            ending = columns.ENDINGS.get(state, 0)
+            tags += [(*mark, ending, seq) for mark in codec.read_marks(group, extra)]
+        except (msgspec.MsgspecError, TypeError):
+            untold.append((seq,))
         try:
             edges += [(need, name) for need in _needs(text)]
         except msgspec.MsgspecError:
@@ -85,8 +93,10 @@ def _delete(connection: Connection, old: list[Row]) -> list[Deleted]:
     connection.executemany(statements.DELETE_ATTEMPTS, names)
     connection.executemany(statements.DELETE_EDGE, edges)
     connection.executemany(statements.DELETE_EDGES, damaged)
+    connection.executemany(statements.TAG_DELETE, tags)
+    connection.executemany(statements.TAGS_DELETE, untold)
     connection.executemany(statements.DELETE_UNIT, names)
-    return [(name, attempt) for name, attempt, _ in old]
+    return [row[:2] for row in old]
 
 
 def _needs(text: str | bytes | None) -> tuple[str, ...]:

@@ -11,17 +11,20 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from runcue.core.model.events import Event
+from runcue.core.model.events import EVERY_EVENT, Event, EventFilter, Passage
+from runcue.core.model.group import GroupCounts
 from runcue.core.model.record import Record, WorkState
 from runcue.core.model.state import Grant, Head
 from runcue.core.schedule.plan import Key, ReadRequest, ReadResult, Spent
-from runcue.errors import StorageCorrupt
+from runcue.errors import StorageCorrupt, quoted
 from runcue.stores.sql import codec, journal, statements, states
 from runcue.stores.sql.columns import COLUMNS
 from runcue.stores.sql.connection import Row
 from runcue.stores.sql.quarantine import Quarantine
 from runcue.stores.sql.session import Session
 
+MOST_TURNS = 1000
+"""Of how many turns at most events are read at once."""
 BEFORE_ALL: Key = (float("-inf"), 0)
 
 
@@ -142,6 +145,24 @@ class Records:
 
         return self._filled(fetch, "sort_key", after or BEFORE_ALL, limit)
 
+    def groups(self, names: Iterable[str]) -> dict[str, GroupCounts]:
+        """The counts of these groups, but for those that are unknown."""
+        found: dict[str, GroupCounts] = {}
+        for where, bindings in self._session.dialect.any_of("name", names):
+            for name, *numbers in self._session.execute(statements.GROUPS.format(where), bindings):
+                found[name] = codec.value_of(GroupCounts, tuple(numbers), f"group {quoted(name)}")
+        return found
+
+    def latest_groups(self, limit: int) -> dict[str, GroupCounts]:
+        """Groups with live units, and those that were done last."""
+        names = [name for (name,) in self._session.execute(statements.GROUPS_LATEST, (limit,)).fetchall()]
+        found = self.groups(names)
+        return {name: found[name] for name in names}
+
+    def group_names(self, limit: int) -> list[str]:
+        """Some of the names of groups."""
+        return [str(name) for (name,) in self._session.execute(statements.GROUP_NAMES, (limit,))]
+
     def dependents(self, work_id: str) -> list[str]:
         """The ids of all units that ever depended on this one, in the order in which they were submitted."""
         found = self._session.execute(statements.DEPENDENTS, (work_id,))
@@ -188,30 +209,43 @@ class Records:
         """The services of which anything was granted that is still in the log."""
         return [name for (name,) in self._session.execute(statements.STARTED)]
 
-    def events(self, after: int, limit: int) -> list[Event]:
-        """Events after that number, in order: whole turns, at least `limit` events if there are so many.
-
-        For those that are no longer kept there is one that says how many are missed.
+    def events(self, after: int, limit: int, wanted: EventFilter = EVERY_EVENT) -> Passage:
+        """Events after that number, in order: of whole turns, at least `limit` events if there are so many, or of a
+        great many turns. For those that are no longer kept there is one that says how many are missed.
         """
         head = self.head()
         after = max(0, after)
         if after >= head.last_event_seq:
-            return []
+            return Passage([], after)
         first: Any = self._session.execute(statements.EVENT_FIRST).fetchone()
         start, at = first or (head.last_event_seq + 1, head.now)
         found: list[Event] = []
         if start > after + 1:
             found.append(Event("gap", start - 1, at, data={"missed": start - 1 - after}))
             after = start - 1
-        rows = self._session.execute(statements.EVENTS, (after + 1, max(1, limit)))
-        for body, first_seq, at in rows:
-            found += [
-                event for event in journal.unpack(body, first_seq, at, self._result_of) if event.seq > after
-            ]
+        most = max(1, limit) if wanted is EVERY_EVENT else MOST_TURNS
+        rows = self._session.execute(statements.EVENTS, (after + 1, most))
+        until = after
+        for body, first_seq, at, amount in rows:
+            events = journal.unpack(body, first_seq, at, self._result_of, wanted)
+            found += [event for event in events if event.seq > after]
+            until = first_seq + amount - 1
             if len(found) >= limit:
                 rows.close()
                 break
-        return found
+        return Passage(found, until)
+
+    def events_before(self, at: float) -> int:
+        """The number of the last event before that moment, found in a few steps: events are numbered in order."""
+        low, high = 1, self.head().last_event_seq + 1
+        while low < high:
+            middle = (low + high) // 2
+            row: Any = self._session.execute(statements.EVENTS_FROM, (middle,)).fetchone()
+            if row is None or row[1] >= at:
+                high = middle
+            else:
+                low = row[0] + 1
+        return low - 1
 
     def _result_of(self, work_id: str) -> Any:
         record = self.by_id([work_id]).get(work_id)

@@ -47,7 +47,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """What one database is asked in its own words."""
 
     insert: Any
-    """INSERT of units; this and the next nine are for `executemany`."""
+    """INSERT of units; this and the next eleven are for `executemany`."""
     insert_plain: Any
     """INSERT of units of which most columns are as usual (columns.PLAIN)."""
     start: Any
@@ -58,6 +58,9 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     insert_attempt: Any
     insert_grant: Any
     insert_letter: Any
+    insert_tag: Any
+    end_tag: Any
+    """UPDATE of how the units of tags have ended."""
     delete_post: Any
 
     page: str
@@ -116,6 +119,10 @@ FINISH: Final = (
 )
 UPDATE: Final = f"UPDATE work_units SET {set_of(columns.CHANGED)} WHERE id = ${len(columns.CHANGED) + 1}"
 EDIT: Final = f"UPDATE work_units SET {set_of(columns.SUBMITTED)} WHERE id = ${len(columns.SUBMITTED) + 1}"
+SELECT_TAGGED: Final = (
+    f"SELECT {', '.join(columns.COLUMNS)} FROM unit_tags CROSS JOIN work_units WHERE seq = unit"
+)
+NEXT_NUMBER: Final = "SELECT seq, created_at, since FROM work_units WHERE seq >= $1 ORDER BY seq LIMIT 1"
 HAS_UNIT: Final = "SELECT 1 FROM work_units WHERE id = $1"
 RENEW_LEASES: Final = "UPDATE work_units SET lease_expires_at = $1 WHERE index_key = $2 RETURNING 1"
 WATCHED: Final = (
@@ -144,6 +151,25 @@ OLD_ATTEMPTS: Final = (
 )
 """Deletes all but the newest lines of a history."""
 
+# --- Tags and groups ------------------------------------------------------------------------------
+
+TAG_INSERT: Final = insert_into("unit_tags", columns.TAG)
+TAG_END: Final = "UPDATE unit_tags SET ending = $1 WHERE tag = $2 AND value = $3 AND ending = 0 AND unit = $4"
+TAG_DELETE: Final = "DELETE FROM unit_tags WHERE tag = $1 AND value = $2 AND ending = $3 AND unit = $4"
+TAGS_DELETE: Final = "DELETE FROM unit_tags WHERE unit = $1"
+"""Reads all tags: for a unit that is damaged, whose tags cannot be told."""
+TAG_COUNT: Final = "SELECT ending, count(*) FROM unit_tags WHERE tag = $1 AND value = $2 GROUP BY ending"
+NUMBER_AND_STATE: Final = "SELECT seq, state FROM work_units WHERE id = $1"
+GROUPS: Final = f"SELECT {', '.join(columns.GROUP)} FROM unit_groups WHERE {{}}"
+GROUP_NAMES: Final = "SELECT name FROM unit_groups ORDER BY name LIMIT $1"
+GROUPS_LATEST: Final = (
+    "SELECT name FROM (SELECT name, 1 AS place, NULL AS done_at FROM unit_groups WHERE done_at IS NULL "
+    "UNION ALL SELECT name, 2, done_at FROM unit_groups WHERE done_at IS NOT NULL) AS found "
+    "ORDER BY place, done_at DESC, name LIMIT $1"
+)
+GROUP_UPSERT: Final = upsert_into("unit_groups", columns.GROUP)
+GROUP_DELETE: Final = "DELETE FROM unit_groups WHERE name = $1"
+
 # --- Index keys, events, settings -----------------------------------------------------------------
 
 INDEX_HEADS: Final = "SELECT name, sort_key, seq FROM index_heads"
@@ -158,10 +184,11 @@ INDEX_HEAD_UPSERT: Final = (
 EVENT_INSERT: Final = "INSERT INTO events VALUES ($1, $2, $3, $4, $5)"
 EVENT_FIRST: Final = "SELECT first_seq, at FROM events ORDER BY first_seq LIMIT 1"
 EVENTS: Final = (
-    "SELECT body, first_seq, at FROM events WHERE first_seq + amount > $1 AND first_seq > "
+    "SELECT body, first_seq, at, amount FROM events WHERE first_seq + amount > $1 AND first_seq > "
     "coalesce((SELECT max(first_seq) FROM events WHERE first_seq <= $1), 0) - 1 ORDER BY first_seq LIMIT $2"
 )
 """The events of whole turns from a number on."""
+EVENTS_FROM: Final = "SELECT first_seq, at FROM events WHERE first_seq >= $1 ORDER BY first_seq LIMIT 1"
 PAUSED: Final = "SELECT name FROM paused_queues ORDER BY name"
 PAUSE: Final = "INSERT INTO paused_queues VALUES ($1) ON CONFLICT DO NOTHING"
 RESUME: Final = "DELETE FROM paused_queues WHERE name = $1"
@@ -250,13 +277,19 @@ INDEX_KEY_RESTORE: Final = "UPDATE work_units SET index_key = $1, watch_at = $2 
 
 # --- Deleting what is old -------------------------------------------------------------------------
 
-OVER: Final = ("id", "attempt", "depends_on")
+OVER: Final = ("id", "attempt", "depends_on", "seq", "state", "group_name", "extra")
 DELETABLE: Final = f"SELECT {', '.join(OVER)} FROM work_units WHERE id = $1"
 PRUNABLE: Final = (
     f"SELECT {', '.join(OVER)} FROM work_units WHERE state IN ('completed', 'cancelled') AND completed_at < $1 "
     "AND NOT EXISTS (SELECT 1 FROM dependencies JOIN work_units AS other ON other.id = work_id "
     "WHERE needs = work_units.id AND other.state IN ('pending', 'running')) ORDER BY completed_at LIMIT $2"
 )
+OLD_GROUPS: Final = (
+    "DELETE FROM unit_groups WHERE name IN (SELECT name FROM unit_groups WHERE done_at < $1 "
+    "AND NOT EXISTS (SELECT 1 FROM unit_tags WHERE tag = '' AND value = unit_groups.name) "
+    "ORDER BY done_at LIMIT $2) RETURNING 1"
+)
+"""Those that were done long ago and of which no unit is kept."""
 OLD_EVENTS: Final = (
     "DELETE FROM events WHERE revision IN "
     "(SELECT revision FROM (SELECT revision, at FROM events ORDER BY revision LIMIT $1) AS first WHERE at < $2) "

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
-from runcue.core.model.events import Event
+from runcue.core.model.events import EVERY_EVENT, EventFilter, Passage
+from runcue.core.model.group import GroupCounts
 from runcue.core.model.record import Record, WorkState
 from runcue.core.model.state import Head, Worker
 from runcue.core.schedule.plan import Changes, Plan, Post, TurnReader
@@ -317,13 +318,29 @@ class SqlStore:
         """The records that are asked for, newest first."""
         return await self._read(lambda tables: tables.units.latest(query))
 
+    async def count(self, query: Query) -> dict[WorkState, int]:
+        """How many units that are kept a query finds in each state."""
+        return await self._read(lambda tables: tables.units.numbers(query))
+
+    async def groups(self, names: list[str]) -> dict[str, GroupCounts]:
+        """The counts of these groups, but for those that are unknown."""
+        return await self._read(lambda tables: tables.units.groups(names))
+
+    async def group_names(self, limit: int) -> list[str]:
+        """Some of the names of groups."""
+        return await self._read(lambda tables: tables.records.group_names(limit))
+
     async def tally(self) -> dict[str, dict[str, int]]:
         """How many units of each task are pending and running."""
         return await self._read(lambda tables: tables.units.live_by_task())
 
-    async def events(self, after: int, limit: int) -> list[Event]:
-        """Events after that number, of all processes."""
-        return await self._read(lambda tables: tables.records.events(after, limit))
+    async def events(self, after: int, limit: int, wanted: EventFilter = EVERY_EVENT) -> Passage:
+        """Events after that number, of all processes, as far as they are wanted."""
+        return await self._read(lambda tables: tables.records.events(after, limit, wanted))
+
+    async def events_before(self, at: float) -> int:
+        """The number of the last event before that moment."""
+        return await self._read(lambda tables: tables.records.events_before(at))
 
     async def counts(self) -> dict[WorkState, int]:
         """How many units there were in each state so far; one that was only accepted counts as pending."""

@@ -30,7 +30,7 @@ class StoredReader:
         self.read, self.page, self.by_id = records.read, records.page, records.by_id
         self.dependents, self.oldest = records.dependents, records.oldest
         self.watched, self.next_watch = records.watched, records.next_watch
-        self.starts, self.spent = records.starts, records.spent
+        self.starts, self.spent, self.groups = records.starts, records.spent, records.groups
         self.unstarted, self.take_back, self.accepted = inbox.unstarted, inbox.take_back, units.accepted
 
 

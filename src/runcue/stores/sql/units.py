@@ -5,18 +5,22 @@ A unit that no turn has decided on yet is in a post (inbox.py).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from heapq import merge
 from itertools import islice
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from runcue.core.model.record import Record
+from runcue.core.model.group import GroupCounts
+from runcue.core.model.record import Record, WorkState
 from runcue.core.model.state import Head
-from runcue.core.views.query import Query, by_task
+from runcue.core.views.query import Query, Row, by_task, first_since
 from runcue.errors import StorageCorrupt
-from runcue.stores.sql import finding, wire
+from runcue.stores.sql import codec, finding, statements, wire
+from runcue.stores.sql.columns import ENDINGS
 from runcue.stores.sql.records import Records
 from runcue.stores.sql.session import Session
 
@@ -69,8 +73,57 @@ class Units:
         """The records that a query finds, newest first, also of units that were only just accepted."""
         new = [record for record in reversed(self.accepted()) if query.finds(record)]
         dialect = self._session.dialect
-        stored = self._records.sound(self._session.units(*finding.statement(query, dialect)))
+        found = finding.statements(query, dialect, self._first(query))
+        stored = merge(
+            *(self._records.sound(self._session.units(*one)) for one in found),
+            key=lambda record: record.seq,
+            reverse=True,
+        )
         return [*new, *islice(stored, query.limit)][: query.limit]
+
+    def numbers(self, query: Query) -> dict[WorkState, int]:
+        """How many units that are kept the query finds in each state."""
+        found: Counter[WorkState] = Counter(one.state for one in self.accepted() if query.finds(one))
+        is_of_mark_alone = query == Query(limit=query.limit, tags=query.tags, group=query.group)
+        if is_of_mark_alone and len(query.marks) == 1:
+            return dict(found + self._tagged(query))
+        for statement, bindings in finding.counting(query, self._session.dialect, self._first(query)):
+            rows: Any = self._session.execute(statement, bindings)
+            found.update({codec.read_state("", state): number for state, number in rows})
+        return dict(found)
+
+    def _tagged(self, query: Query) -> Counter[WorkState]:
+        """How many units with one tag are in each state, counted without reading them, but for those that run."""
+        rows: Any = self._session.execute(statements.TAG_COUNT, query.marks[0])
+        endings = {int(ending): int(number) for ending, number in rows}
+        running = replace(query, state=WorkState.RUNNING)
+        [(text, bindings)] = finding.counting(running, self._session.dialect)
+        runs = sum(number for _, number in self._session.execute(text, bindings).fetchall())
+        found = Counter({state: endings.get(ending, 0) for state, ending in ENDINGS.items()})
+        found[WorkState.RUNNING] = runs
+        found[WorkState.PENDING] = endings.get(0, 0) - runs
+        return found
+
+    def groups(self, names: Iterable[str]) -> dict[str, GroupCounts]:
+        """The counts of these groups, with units that were only just accepted, but for those that are unknown."""
+        wanted = set(names)
+        found = self._records.groups(wanted)
+        new = Counter(one.spec.group for one in self.accepted() if one.spec.group in wanted)
+        for name, number in new.items():
+            assert name is not None
+            found[name] = found.get(name, GroupCounts()).plus(number)
+        return found
+
+    def _first(self, query: Query) -> int | None:
+        """The number from which on units may have been submitted in the time of a query."""
+        if query.since is None:
+            return None
+
+        def row_from(number: int) -> Row | None:
+            row: Any = self._session.execute(statements.NEXT_NUMBER, (number,)).fetchone()
+            return None if row is None else Row(*row)
+
+        return first_since(query.since, self._records.head().seq, row_from)
 
     def counted(self) -> Head:
         """The counters, with the units that were only just accepted."""

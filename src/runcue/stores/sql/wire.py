@@ -83,6 +83,7 @@ _SPEC: Final = get_type_hints(Spec) | {"params": msgspec.Raw, "retry": _Retry | 
 _Spec: Final = msgspec.defstruct("_Spec", [*_SPEC.items()], array_like=True, gc=False)
 _PARAMS, _RETRY = (Spec.__struct_fields__.index(name) for name in ("params", "retry"))
 _NAMES: Final = [Spec.__struct_fields__.index(name) for name in ("task", "queue", "on_failed")]
+_GROUP: Final = Spec.__struct_fields__.index("group")
 _SERVICES: Final = Spec.__struct_fields__.index("services")
 
 
@@ -138,6 +139,7 @@ class _Edit(msgspec.Struct, omit_defaults=True):
     services: tuple[str, ...] | None = None
     cost: Cost | None = None
     priority: float | None = None
+    label: str | None = None
 
 
 class _Adjust(msgspec.Struct):
@@ -168,6 +170,8 @@ def _spec_in(spec: Any) -> Spec:
     values[_SERVICES] = codec.same_names(spec.services)
     for place in _NAMES:
         values[place] = codec.same_name(values[place])
+    if spec.group is not None:
+        values[_GROUP] = codec.same_name(spec.group)
     if spec.retry is not None:
         values[_RETRY] = _retry_in(spec.retry)
     return Spec(*values)
@@ -215,13 +219,13 @@ def _outcome_in(item: _Outcome) -> Outcome:
 
 def _edit_out(item: Edit) -> _Edit:
     params = NOT_GIVEN if item.params is None else msgspec.Raw(item.params)
-    return _Edit(item.id, params, item.services, item.cost, item.priority)
+    return _Edit(item.id, params, item.services, item.cost, item.priority, item.label)
 
 
 def _edit_in(item: _Edit) -> Edit:
     params = None if item.params == NOT_GIVEN else bytes(item.params)
     services = None if item.services is None else codec.same_names(item.services)
-    return Edit(item.id, params, services, item.cost, item.priority)
+    return Edit(item.id, params, services, item.cost, item.priority, item.label)
 
 
 _LIMITS: Final = get_type_hints(Limits)

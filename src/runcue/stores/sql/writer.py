@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from runcue.core.model.record import HISTORY_KEPT, Record, WorkState
 from runcue.core.model.state import Head
 from runcue.core.schedule.plan import Key, Plan
-from runcue.stores.sql import codec, journal, statements, states, wire
-from runcue.stores.sql.connection import Rows
+from runcue.core.views.query import marks_of
+from runcue.stores.sql import codec, columns, journal, statements, states, wire
+from runcue.stores.sql.connection import Row, Rows
 from runcue.stores.sql.inbox import Inbox
 from runcue.stores.sql.pruning import Deleted, purge
 from runcue.stores.sql.quarantine import Quarantine
@@ -44,6 +45,8 @@ class Writer:
         revision = before.revision + 1
         if plan.purged:  # their ids may belong to new work
             self.deleted = purge(self._session.connection, plan.purged)
+        if plan.tagged:
+            self._write_tags(plan, before)
         self._write_records(plan, before, now, now + lease)
         many = self._session.executemany
         if plan.dependent:
@@ -51,6 +54,11 @@ class Writer:
                 statements.INSERT_DEPENDENCY,
                 [(need, record.id) for record in plan.dependent for need in record.spec.depends_on],
             )
+        for name, counts in plan.groups.items():
+            if counts is None:
+                self._session.execute(statements.GROUP_DELETE, (name,))
+            else:
+                self._session.execute(statements.GROUP_UPSERT, (name, *astuple(counts)))
         if plan.services:
             many(
                 statements.SERVICE_UPSERT,
@@ -152,6 +160,29 @@ class Writer:
         """What units were submitted with, of those in which that has changed."""
         rows = [codec.spec_row(plan.records[work_id], now) for work_id in plan.respecified]
         self._session.executemany(self._session.dialect.edit, rows)
+
+    def _write_tags(self, plan: Plan, before: Head) -> None:
+        """By what new units are found, and how others have ended; before their own rows are written."""
+        fresh: list[Row] = []
+        ended: list[Row] = []
+        for record in map(plan.records.__getitem__, dict.fromkeys(plan.tagged)):
+            marks, ending = marks_of(record.spec), columns.ENDINGS.get(record.state, 0)
+            stored: Any = None
+            if record.id in plan.revived or record.id in plan.retagged:
+                stored = self._session.execute(statements.NUMBER_AND_STATE, (record.id,)).fetchone()
+            if stored is not None:
+                old, state = stored
+                before_it = marks_of(plan.retagged.get(record.id, record).spec)
+                rows = [(*mark, columns.ENDINGS.get(state, 0), old) for mark in before_it]
+                self._session.executemany(statements.TAG_DELETE, rows)
+            if stored is not None or record.seq > before.seq:
+                fresh += [(*mark, ending, record.seq) for mark in marks]
+            else:
+                ended += [(ending, *mark, record.seq) for mark in marks]
+        if fresh:
+            self._session.executemany(self._session.dialect.insert_tag, fresh)
+        if ended:
+            self._session.executemany(self._session.dialect.end_tag, ended)
 
     def _has(self, work_id: str) -> bool:
         return self._session.execute(statements.HAS_UNIT, (work_id,)).fetchone() is not None

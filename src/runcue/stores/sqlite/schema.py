@@ -17,6 +17,8 @@ Rules:
 - `extra` holds what few units or services have, as one JSON object: the cost of a unit, the service that it was
   started on, its tags and the like; a service's quantities, keys and adaptive limit. `key` of service_log names a
   quantity.
+- `unit_tags` has the tags of units that are kept, and as the tag without a name their groups; `unit` is the number of
+  the unit, and `ending` how it ended (0: it has not). `unit_groups` counts the units of each group, kept or not.
 - Nothing reads or writes `override` and `adaptive` of services.
 - Step 2 deletes the events, whose form has changed since. Readers of events see a gap there.
 - A step of MIGRATIONS is never changed once it was released; a new one is added and VERSION counts them.
@@ -307,6 +309,29 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     """
     CREATE INDEX work_units_by_unique_key ON work_units (unique_key) WHERE unique_key IS NOT NULL;
     """,
+    """
+    ALTER TABLE work_units ADD COLUMN label TEXT;
+
+    CREATE TABLE unit_tags (
+        tag TEXT NOT NULL,
+        value TEXT NOT NULL,
+        ending INTEGER NOT NULL,
+        unit INTEGER NOT NULL,
+        PRIMARY KEY (tag, value, ending, unit)
+    ) WITHOUT ROWID;
+
+    CREATE TABLE unit_groups (
+        name TEXT PRIMARY KEY,
+        pending INTEGER NOT NULL,
+        running INTEGER NOT NULL,
+        completed INTEGER NOT NULL,
+        failed INTEGER NOT NULL,
+        cancelled INTEGER NOT NULL,
+        created_at REAL,
+        done_at REAL
+    ) WITHOUT ROWID;
+    CREATE INDEX unit_groups_done ON unit_groups (done_at) WHERE done_at IS NOT NULL;
+    """,
 )
 VERSION: Final = len(MIGRATIONS)
 
@@ -317,8 +342,8 @@ FORMER_NAMES: Final = {
 
 TABLES: Final = frozenset({
     "attempts", "circuit_state", "config", "dependencies", "events", "forgotten", "head", "inbox",
-    "index_heads", "letters", "paused_queues", "quarantine", "service_log", "services", "tasks", "work_units",
-    "workers",
+    "index_heads", "letters", "paused_queues", "quarantine", "service_log", "services", "tasks", "unit_groups",
+    "unit_tags", "work_units", "workers",
 })  # fmt: skip
 
 

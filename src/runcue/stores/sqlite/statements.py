@@ -43,6 +43,8 @@ SQLITE: Final = Dialect(
     insert_attempt=statements.ATTEMPT_INSERT,
     insert_grant=statements.GRANT_INSERT,
     insert_letter=statements.LETTER,
+    insert_tag=statements.TAG_INSERT,
+    end_tag=statements.TAG_END,
     delete_post=statements.POST_DELETE,
     # In two parts: one comparison of pairs would walk through all rows of one sort key, which a whole batch may have.
     page=f"{SELECT} WHERE index_key = $1 AND sort_key = $2 AND seq > $3 "
@@ -63,5 +65,5 @@ SQLITE: Final = Dialect(
         WorkState.COMPLETED: "WHERE state = 'completed'",
     },
     service="(instr(services, {0}) OR instr(services, substr({0}, 1, length({0}) - 1) || '['))",
-    search="instr(lower(concat_ws(char(10), id, target, last_error, params)), lower({0}))",
+    search="instr(lower(concat_ws(char(10), id, idempotency_key, label, target, last_error, params)), lower({0}))",
 )

@@ -29,10 +29,12 @@ from runcue.core.model.state import Head, Worker
 from runcue.core.schedule.line import READY, index_key_of, index_key_parts
 from runcue.errors import StorageCorrupt, listed
 from runcue.stores.presence import presence
-from runcue.stores.sql import codec, journal, statements, states, wire
+from runcue.stores.sql import codec, columns, journal, statements, states, wire
 
 Row = tuple[Any, ...]
-REBUILT: Final = frozenset({"dependencies", "index_heads", "letters", "quarantine", "tasks", "workers"})
+REBUILT: Final = frozenset(
+    {"dependencies", "index_heads", "letters", "quarantine", "tasks", "unit_groups", "unit_tags", "workers"}
+)
 """Tables that are not copied: they follow from the others, were for processes that are gone, or are told anew."""
 LEAP: Final = 1_000_000
 """How far numbers go on beyond the last that is known when there may have been more."""
@@ -130,6 +132,7 @@ class Mending:
         self._settle_index_keys(head.revision)
         self._fill_gaps(head)
         self._count(head)
+        self._settle_tags(head.now)
 
     # rows -------------------------------------------------------------------------------------------------
 
@@ -232,6 +235,25 @@ class Mending:
         self._execute(statements.HEAD_UPDATE, states.head_row(head, ""))
         self._execute("UPDATE services SET revision = ?1", (head.revision,))
         self._execute("UPDATE circuit_state SET revision = ?1", (head.revision,))
+
+    def _settle_tags(self, now: float) -> None:
+        """By what units are found, and how many each group has: of those that are kept no longer nothing is known."""
+        found = self._execute(
+            "SELECT group_name, extra, state, seq FROM work_units WHERE group_name IS NOT NULL OR extra IS NOT NULL"
+        )
+        rows = [
+            (*mark, columns.ENDINGS.get(state, 0), seq)
+            for group, extra, state, seq in found
+            for mark in codec.read_marks(group, extra)
+        ]
+        self._connection.executemany(statements.TAG_INSERT, rows)
+        states_of = ", ".join(f"sum(state = '{state}')" for state in columns.GROUP[1:-2])
+        self._execute(
+            f"INSERT INTO unit_groups SELECT group_name, {states_of}, min(created_at), "
+            "CASE WHEN sum(state IN ('pending', 'running')) = 0 THEN ?1 END "
+            "FROM work_units WHERE group_name IS NOT NULL GROUP BY group_name",
+            (now,),
+        )
 
     # who waits for whom -----------------------------------------------------------------------------------
 
