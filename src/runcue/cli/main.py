@@ -61,9 +61,12 @@ RUNCUE = {
         "dashboard": ("dashboard:dashboard", "Watch a queue in a browser, and act on it"),
         "status": ("status:status", "Show the whole queue on one screen"),
         "list": ("listing:list_file", "List units, newest first, and why they wait"),
+        "count": ("count:count", "Count units by state, and say how far a group is"),
         "show": ("show:show", "Show everything about one unit"),
         "explain": ("why:explain", "Say why a unit does not run, and until when"),
         "logs": ("logs:logs", "Show what the command of a unit printed"),
+        "events": ("events:events", "Show what happened, to all units, one unit or one group"),
+        "export": ("export:export", "Write results to a file, one JSON object a line"),
     },
     "Act": {
         "retry": ("retry:retry", "Retry failed or cancelled units"),

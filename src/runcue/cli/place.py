@@ -198,6 +198,7 @@ def row_of(work: runcue.Work, *, raw: bool = False) -> Row:
     return {
         "id": work.id,
         "command": work.task if work.target is None else f"{work.task} {hide(work.target)}",
+        "title": hide(work.title),
         "state": str(work.state),
         "attempts": work.failures,
         "max_retries": None if work.retry is None else work.retry.max_attempts,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO
 
@@ -446,6 +446,32 @@ def show_json_array(values: Iterable[object]) -> int:
             text = ""
     _write_json(text + ("\n]\n" if pretty and number else "]\n"))
     return number
+
+
+def show_csv(columns: Sequence[str], values: Iterable[Mapping[str, object]]) -> int:
+    """Print dicts as CSV under a heading, row by row; what is no text or number is JSON. Returns their number."""
+    import csv
+    import io
+
+    number, text = 0, io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(columns)
+    for value in values:
+        rows.writerow([_cell(value.get(name)) for name in columns])
+        number += 1
+        if text.tell() > PIECE:
+            _write_json(text.getvalue())
+            text.seek(0)
+            text.truncate()
+    _write_json(text.getvalue())
+    return number
+
+
+def _cell(value: object) -> object:
+    """A value in CSV."""
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    return clean(value) if isinstance(value, str) else _json_of(value, pretty=False)
 
 
 def _json_of(value: object, *, pretty: bool) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
+from runcue.cli.choice import choosing, chosen
 from runcue.cli.completion import live_job, live_work
-from runcue.cli.failure import Failure, conflict
+from runcue.cli.failure import Failure, bad_input, conflict
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
 from runcue.cli.lookup import no_job
-from runcue.cli.place import File, Place, ask, end, on_file
-from runcue.cli.screen import clean, say
+from runcue.cli.place import File, Place, ask, end, migrated, on_file
+from runcue.cli.retries import confirm
+from runcue.cli.screen import clean, counted, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,14 +33,44 @@ def command(home: Home, ids: tuple[str, ...]) -> None:
     _cancel(home, ids)
 
 
-@on_file("cancel", examples=["runcue cancel queue.db page-7", "runcue cancel queue.db page-7 page-8"])
-@click.argument("ids", nargs=-1, required=True, metavar="ID…", shell_complete=live_work)
-def cancel(place: File, ids: tuple[str, ...]) -> None:
+@on_file(
+    "cancel",
+    examples=[
+        "runcue cancel queue.db page-7 page-8",
+        "runcue cancel queue.db --group import-7 --dry-run",
+        "runcue cancel queue.db --tag run=nightly --state pending --yes",
+    ],
+)
+@click.argument("ids", nargs=-1, metavar="[ID…]", shell_complete=live_work)
+@choosing()
+@click.option("-y", "--yes", is_flag=True, help="Do not ask; needed where there is no terminal to ask on.")
+@click.option("--dry-run", is_flag=True, help="Print how many would be cancelled, and cancel nothing.")
+def cancel(place: File, ids: tuple[str, ...], yes: bool, dry_run: bool, **wanted: Any) -> None:
     """Cancel units: waiting units never run, and running units are stopped.
 
-    What was to run after a cancelled one fails.
+    Name them by their ids, or choose them by options. What was to run after a cancelled one fails.
     """
-    _cancel(place, ids)
+    which = chosen(wanted)
+    if bool(ids) is bool(which):
+        raise bad_input(
+            "Say which: ids, or options such as --group." if not ids else "Give ids or options, not both."
+        )
+    if ids:
+        if dry_run:
+            raise bad_input("--dry-run goes with options that choose units.")
+        _cancel(place, ids)
+        return
+    with migrated(place) as reader:
+        numbers = reader.count(**which)
+    live = sum(numbers[state] for state in numbers if not state.is_final)
+    what = counted(live, "unit")
+    if dry_run:
+        say(f"{what} would be cancelled.")
+        return
+    if live:
+        confirm(f"Cancel {what}?", f"This would cancel {what}.", "Nothing was cancelled.", yes=yes)
+    number = ask(place, lambda cue: cue.cancel(**which)) if live else 0
+    say(f"Cancelled {counted(number, 'unit')}")
 
 
 def _cancel(place: Place, ids: tuple[str, ...]) -> None:

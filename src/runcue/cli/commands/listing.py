@@ -7,16 +7,18 @@ from typing import Any
 
 import click
 
+from runcue.cli.choice import choosing, chosen
 from runcue.cli.commands.why import explained
-from runcue.cli.completion import queue, service
+from runcue.cli.completion import queue
+from runcue.cli.failure import bad_input
 from runcue.cli.fields import unicode
 from runcue.cli.groups import verb
 from runcue.cli.home import Home
 from runcue.cli.pages import Pages, by_id, limited, most_of, show_none
 from runcue.cli.place import File, hiding, look, on_file, row_of
 from runcue.cli.reasons import Crew, told, tries, waits
-from runcue.cli.screen import cut, is_terminal, moment, show_json_array, table
-from runcue.cli.words import QUEUECTL, RUNCUE, Words
+from runcue.cli.screen import cut, is_terminal, moment, show_csv, show_json_array, table
+from runcue.cli.words import QUEUECTL, Words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,47 +78,45 @@ def command(
     "list",
     examples=[
         "runcue list queue.db --state failed",
-        "runcue list queue.db --service openai --search page-7",
+        "runcue list queue.db --tag run=nightly --state failed --since 2h",
         "runcue list queue.db --json | jq -r '.[].id'",
     ],
 )
-@click.option("--state", type=click.Choice(RUNCUE.states), help="Only units in this state.")
-@click.option("--task", metavar="NAME", help="Only units of this task.")
-@click.option("--queue", metavar="NAME", shell_complete=queue, help="Only units of this queue.")
-@click.option("--service", metavar="NAME", shell_complete=service, help="Only units that use this service.")
-@click.option(
-    "--search",
-    metavar="TEXT",
-    help="Only with this text in id, target, error or params; the newest 200,000 are searched.",
-)
+@choosing()
 @limited("units")
-@click.option("--json", "as_json", is_flag=True, help="Print an array of objects.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print an array of objects, with all that is known of each."
+)
+@click.option("--csv", "as_csv", is_flag=True, help="Print the same as CSV, with a heading.")
 @click.option("--raw", is_flag=True, help=RAW)
-def list_file(place: File, limit: int, everything: bool, as_json: bool, raw: bool, **wanted: Any) -> None:
+def list_file(
+    place: File, limit: int, everything: bool, as_json: bool, as_csv: bool, raw: bool, **wanted: Any
+) -> None:
     """List units, newest first, and why they wait.
 
     In a pipe the columns are separated by tabs and there is no heading. Secrets are shown as
     ***, in JSON as well, unless --raw asks for them.
     """
-    most = most_of(limit, everything)
-    for name, value in wanted.items():
-        if value is not None:
-            unicode(f"--{name}", value)
+    if as_json and as_csv:
+        raise bad_input("Give --json or --csv, not both.")
+    most, which = most_of(limit, everything), chosen(wanted)
     with look(place) as reader:
         pages = Pages(
-            lambda limit, before: reader.list(limit=limit, before=before, **wanted),
+            lambda limit, before: reader.list(limit=limit, before=before, **which),
             most,
             lambda work: work.id,
         )
         crew, words = Crew(reader.workers()), place.words
+        found = (one for page in pages for one in _summaries(reader, page, crew, words, raw=raw))
         if as_json:
-            found = (one for page in pages for one in _summaries(reader, page, crew, words, raw=raw))
             shown = show_json_array(found)
+        elif as_csv:
+            shown = show_csv((*FIELDS, "why"), found)
         else:
             rows = ([row_of(work, raw=raw) for work in page] for page in pages)
             shown = table(WORK_HEADS, (row for page in rows for row in _rows(reader, page, crew, words)))
-    none = "No such units." if any(wanted.values()) else f"No units. {place.words.add}"
-    pages.conclude(shown, none, as_json=as_json)
+    none = "No such units." if which else f"No units. {place.words.add}"
+    pages.conclude(shown, none, as_json=as_json or as_csv)
 
 
 def _summaries(
@@ -131,11 +131,15 @@ def _summaries(
 
 
 def summary(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
-    """A unit in a list, as data: everything but params, result and history."""
+    """A unit in a list, as data: everything but its history, and what few units are submitted with."""
     hide = hiding(raw)
     return {
         "id": work.id,
         "task": work.task,
+        "label": hide(work.label),
+        "idempotency_key": hide(work.idempotency_key),
+        "group": work.group,
+        "tags": hide(work.tags),
         "target": hide(work.target),
         "queue": work.queue,
         "state": str(work.state),
@@ -150,12 +154,20 @@ def summary(work: runcue.Work, *, raw: bool = False) -> dict[str, Any]:
         "started_at": moment(work.started_at) or None,
         "completed_at": moment(work.completed_at) or None,
         "skipped": work.skipped,
+        "params": hide(work.params),
+        "result": hide(work.result),
         "error": hide(work.error),
     }
 
 
+FIELDS = (
+    "id", "task", "label", "idempotency_key", "group", "tags", "target", "queue", "state", "attempt", "failures",
+    "priority", "services", "worker", "created_at", "run_at", "next_retry_at", "started_at", "completed_at",
+    "skipped", "params", "result", "error",
+)  # fmt: skip
+"""The names of a summary, in order."""
 HEADS = ("ID", "STATE", "TRIES", "PRIO", "COMMAND", "WAITING / ERROR")
-WORK_HEADS = (*HEADS[:4], "TASK", HEADS[-1])
+WORK_HEADS = (*HEADS[:4], "TASK", "UNIT", HEADS[-1])
 
 
 def _rows(
@@ -175,4 +187,7 @@ def _row(job: Mapping[str, Any], said: str) -> tuple[str, ...]:
         command, error = cut(command, SHORT_COMMAND), cut(error, SHORT_ERROR)
     if said and error:
         said = f"{said}: {error}"
-    return job["id"], job["state"], tries(job), f"{job['priority']:g}", command, said or error
+    known = (
+        () if "title" not in job else (cut(job["title"], SHORT_COMMAND) if is_terminal() else job["title"],)
+    )
+    return job["id"], job["state"], tries(job), f"{job['priority']:g}", command, *known, said or error

@@ -196,13 +196,10 @@ def _work_details(work: runcue.Work, raw: bool) -> dict[str, Any]:
     hide = hiding(raw)
     return {
         **summary(work, raw=raw),
-        "params": hide(work.params),
-        "result": hide(work.result),
         "traceback": hide(work.traceback),
         "depends_on": list(work.depends_on),
         "timeout": work.timeout,
         "dependency_timeout": work.dependency_timeout,
-        "idempotency_key": hide(work.idempotency_key),
         "retry": None if work.retry is None else {"max_attempts": work.retry.max_attempts},
         "expires_at": moment(work.expires_at) or None,
         "progress": hide(_progress(work)),
@@ -216,7 +213,10 @@ def _work_facts(work: dict[str, Any]) -> dict[str, str | None]:
     failed = f", {work['failures']}{most} failed" if work["failures"] else ""
     waits = work["state"] == "pending"
     return {
+        "label": work["label"],
         "task": work["task"],
+        "group": work["group"],
+        "tags": " ".join(f"{name}={value}" for name, value in work["tags"].items()),
         "target": work["target"],
         "params": _json(work["params"]) if work["params"] else None,
         "result": None if work["result"] is None else _json(work["result"]),

@@ -10,8 +10,9 @@ All are frozen. Times are seconds of queue time, which looks like epoch seconds 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -23,6 +24,12 @@ from runcue.core.model.state import is_pattern
 
 HISTORY_KEPT = 100
 """How many failed attempts of a unit are remembered."""
+
+
+TITLE_PARAMS = 3
+"""How many params a title shows of a unit that has neither label nor key nor tags."""
+TITLE_VALUE = 40
+"""How much of each it shows."""
 
 
 class WorkState(StrEnum):
@@ -266,6 +273,14 @@ class Work(msgspec.Struct, frozen=True):
         return self.error
 
     @property
+    def title(self) -> str:
+        """What a person knows it by: its label, else its key, its tags, or the first of its params."""
+        if self.label is not None or self.idempotency_key is not None:
+            return self.label or self.idempotency_key or ""
+        known: Iterable[tuple[str, Any]] = self.tags.items() or islice(self.params.items(), TITLE_PARAMS)
+        return " ".join(f"{name}={_cut(value)}" for name, value in known)
+
+    @property
     def service(self) -> str | None:
         """The first service it uses, or None."""
         return self.services[0] if self.services else None
@@ -280,6 +295,12 @@ class Work(msgspec.Struct, frozen=True):
 
     def observe(self, headers: Mapping[str, Any], service: str | None = None) -> None:
         """Does nothing: so that a handler that passes on response headers can be tested with a Work made by hand."""
+
+
+def _cut(value: Any) -> str:
+    """A value as text, cut where it is long."""
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= TITLE_VALUE else f"{text[: TITLE_VALUE - 1]}…"
 
 
 def view(record: Record) -> Work:
