@@ -115,6 +115,25 @@ async def test_a_list_is_filtered_by_what_its_fields_say(inside: Page, stage: St
     assert "queue=two" in inside.url
 
 
+async def test_a_group_shows_how_far_it_is(inside: Page, stage: Stage) -> None:
+    await stage.cue.submit_many(
+        [{"task": "quick", "group": "import-7", "tags": {"page": str(number)}} for number in range(3)]
+    )
+    await stage.cue.group("import-7").wait()
+    await stage.cue.submit("hold", group="import-7", tags={"page": "last"})
+    await stage.cue.submit("quick")
+    await go(inside, stage, "#/works?group=import-7")
+    await expect(inside.locator("[data-row]")).to_have_count(4)
+    await expect(inside.get_by_role("group", name="Group import-7")).to_contain_text("3 of 4 units")
+    await expect(inside.locator("[data-row]").first).to_contain_text("page=last")
+    await inside.get_by_label("tag").fill("page=1")
+    await inside.get_by_label("tag").press("Enter")
+    await expect(inside.locator("[data-row]")).to_have_count(1)
+    await inside.locator("[data-row]").click()
+    await expect(inside.get_by_role("link", name="page=1")).to_have_attribute("href", "#/works?tag=page%3D1")
+    stage.gate.set()
+
+
 async def test_a_work_says_why_it_waits_and_shows_its_graph(inside: Page, stage: Stage) -> None:
     first = await stage.cue.submit("hold")
     then = await stage.cue.submit("quick", depends_on=[first], params={"page": 3})

@@ -156,6 +156,34 @@ async def test_a_list_can_be_filtered_and_searched(stage: Stage) -> None:
         assert await ids(search=pattern) == set(), pattern
 
 
+async def test_units_are_found_by_group_and_tag_and_known_by_a_title(stage: Stage) -> None:
+    tags = {"run": "nightly", "key": f"api_key={CANARY}"}
+    work_id = await stage.cue.submit("call", group="import-7", tags=tags, params={"page": 5})
+    await stage.cue.wait(work_id)
+    for params in (
+        {"group": "import-7"},
+        {"tag": "run=nightly"},
+        {"tag": "run=nightly", "state": "completed"},
+    ):
+        [row] = (await answer_of(stage, "/works", **params))["works"]
+        assert (row["id"], row["group"], row["tags"]["run"]) == (work_id, "import-7", "nightly")
+        assert "run=nightly" in row["title"]
+        assert CANARY not in str(row)
+    found = (await answer_of(stage, "/works", group="import-7"))["group"]
+    assert (found["text"], found["fraction"], found["counts"]["completed"]) == ("1 of 1 unit", 1.0, 1)
+    assert (await answer_of(stage, "/works", group="none"))["group"] is None
+    assert (await answer_of(stage, f"/works/{work_id}"))["work"]["group"] == "import-7"
+    async with client(stage.app) as asker:
+        assert (await asker.get("/works", params={"tag": "nightly"})).status_code == 400
+
+
+async def test_units_are_searched_by_key_but_never_by_a_secret_in_it(stage: Stage) -> None:
+    key = f"invoice-7?token={CANARY}"
+    work_id = await stage.cue.submit("call", idempotency_key=key, params={"page": 5})
+    assert [row["id"] for row in (await answer_of(stage, "/works", search="invoice-7"))["works"]] == [work_id]
+    assert (await answer_of(stage, "/works", search=CANARY))["works"] == []
+
+
 @pytest.mark.parametrize(
     "query",
     ["limit=0", "limit=-1", "limit=501", "limit=1000000000", "limit=x", "limit=", "limit=1.5", "limit=1&limit=2",
@@ -393,7 +421,7 @@ async def test_a_cue_on_another_loop_is_asked_there(tmp_path: Path) -> None:
 async def test_nobody_finds_a_secret_by_guessing_at_it(stage: Stage, search: str) -> None:
     async with client(stage.app) as asker:
         found = (await asker.get("/works", params={"search": search})).json()
-        assert found == {"works": [], "next": None}
+        assert found == {"works": [], "next": None, "group": None}
         for verb in ("retry", "cancel", "purge"):
             body = {"filter": {"search": search}, "dry_run": True}
             assert (await asker.post(f"/works/{verb}", json=body)).json()["count"] == 0
@@ -435,7 +463,7 @@ async def test_a_search_that_finds_secrets_alone_comes_to_an_end(
     monkeypatch.setattr(memory.cue, "list", counted)
     async with client(memory.app) as asker:
         found = (await asker.get("/works", params={"search": "needle"})).json()
-    assert found == {"works": [], "next": None}
+    assert found == {"works": [], "next": None, "group": None}
     assert looks <= MOST_IN_VAIN
 
 

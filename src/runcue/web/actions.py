@@ -171,7 +171,7 @@ def _states(verb: str, wanted: Filter) -> tuple[str, ...]:
 async def _chosen(source: Source, verb: str, wanted: Filter) -> tuple[dict[str, tuple[str, ...]], bool]:
     """The ids that match with their dependencies, and whether there are more than an action takes."""
     found: dict[str, tuple[str, ...]] = {}
-    narrow = {name: getattr(wanted, name) for name in ("task", "queue", "service", "search")}
+    narrow = {name: getattr(wanted, name) for name in ("task", "queue", "service", "group", "tag", "search")}
     for state in _states(verb, wanted):
         async with aclosing(pages(source, MOST_ROWS, **narrow, state=state)) as following:
             async for page in following:

@@ -16,14 +16,14 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runcue import Reader
+from runcue import GroupNotFound, Reader
 from runcue.web.printed import AROUND, Part
 from runcue.web.reader_thread import DEFAULT, ReaderThread, without_password
 from runcue.web.shapes import Stream
 from runcue.web.source import ENDED, GROUPED, LOOKED_AT, SHOWN, Facts, InMemory
 
 if TYPE_CHECKING:
-    from runcue import Cue, Event, Explanation, Metrics, Work
+    from runcue import Cue, Event, Explanation, GroupCounts, Metrics, Work
 
 T = TypeVar("T")
 ATTEMPTS = 20
@@ -97,6 +97,13 @@ class InFile:
     async def find(self, **wanted: Any) -> list[Work]:
         """Units, newest first; takes what `Cue.list` takes."""
         return await self._ask(self._lists, lambda reader: reader.list(**wanted))
+
+    async def group(self, name: str) -> GroupCounts | None:
+        """How the units of a group stand; None when there is none."""
+        try:
+            return await self._ask(self._others, lambda reader: reader.group(name))
+        except GroupNotFound:
+            return None
 
     async def dependents(self, work_id: str, limit: int) -> list[Work]:
         """The units that depend on this one."""

@@ -15,13 +15,26 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from runcue import mask
-from runcue.web.shapes import Detail, Failures, Group, HowFar, Reason, Row, Service, Try, Why, Worker
+from runcue.web.shapes import (
+    Detail,
+    Failures,
+    Group,
+    GroupProgress,
+    HowFar,
+    Reason,
+    Row,
+    Service,
+    Try,
+    Why,
+    Worker,
+)
 
 if TYPE_CHECKING:
-    from runcue import Event, Explanation, Work
+    from runcue import Event, Explanation, GroupCounts, Work
 
 LONGEST_ERROR = 300
 LONGEST_GROUP = 200
+LONGEST_TITLE = 200
 LOOKED_AT = 3
 """In a list, how many times the shown length of a text is searched for secrets."""
 IN_A_ROW = 20
@@ -129,7 +142,7 @@ async def rows_of(
 def has_text(work: Work, text: str) -> bool:
     """Whether a text occurs in what people are shown of a unit: never by a secret, which could else be guessed."""
     wanted = text.encode("utf-8", "replace").lower()
-    texts = (words(one) or "" for one in (work.id, work.target, work.error))
+    texts = (words(one) or "" for one in (work.id, work.idempotency_key, work.label, work.target, work.error))
     return wanted in encoded(shown(work.params)).lower() or any(
         wanted in one.encode("utf-8", "replace").lower() for one in texts
     )
@@ -188,6 +201,9 @@ def _facts(work: Work, clock: WallClock, why: Why | None) -> dict[str, Any]:
         "worker": work.worker,
         "error": words(work.error, LONGEST_ERROR),
         "skipped": work.skipped,
+        "title": words(work.title, LONGEST_TITLE) or "",
+        "group": work.group,
+        "tags": {name: words(value) or "" for name, value in work.tags.items()},
         "why": why,
     }
 
@@ -232,6 +248,12 @@ async def failures_of(dead: list[Work], clock: WallClock) -> Failures:
 
 
 # the rest -------------------------------------------------------------------------------------------------
+
+
+def group_of(name: str, counts: GroupCounts) -> GroupProgress:
+    """A group as it is shown."""
+    numbers: dict[Any, int] = {str(state): number for state, number in counts.by_state.items()}
+    return GroupProgress(name=name, text=counts.text, fraction=counts.fraction, counts=numbers)
 
 
 def service_of(found: Mapping[str, Any], clock: WallClock) -> Service:

@@ -25,10 +25,19 @@ MOST_IN_VAIN = 5
 
 
 async def pages(
-    source: Source, first: int, *, search: str | None = None, before: str | None = None, **wanted: Any
+    source: Source,
+    first: int,
+    *,
+    search: str | None = None,
+    before: str | None = None,
+    tag: str | None = None,
+    **wanted: Any,
 ) -> AsyncGenerator[list[Work], None]:
     """All units that match, newest first, in pages: of `first` records the first one, of MOST_ROWS the others."""
     in_vain, size = 0, first
+    if tag is not None:
+        name, _, value = tag.partition("=")
+        wanted["tags"] = {name: value}
     for _ in range(MOST_PAGES):
         found = await source.find(**wanted, search=search, before=before, limit=size)
         seen = found if search is None else [work async for work in in_turns(found) if has_text(work, search)]

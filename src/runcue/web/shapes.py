@@ -20,6 +20,11 @@ Text = Annotated[str, Meta(min_length=1, max_length=200)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
+Label = Annotated[str, Meta(min_length=1, max_length=512)]
+Tag = Annotated[str, Meta(min_length=3, max_length=700, pattern="^[^=]+=.")]
+"""A name and a value, as `run=nightly`."""
+
+
 class Shape(Struct, kw_only=True):
     """An answer."""
 
@@ -65,6 +70,10 @@ class Row(Shape):
     worker: str | None
     error: str | None
     skipped: bool
+    title: str
+    """What a person knows it by."""
+    group: str | None
+    tags: dict[str, str]
     why: Why | None
 
 
@@ -133,11 +142,21 @@ class WorkPage(Shape):
     output: list[Stream]
 
 
+class GroupProgress(Shape):
+    """How far a group of units is."""
+
+    name: str
+    text: str
+    fraction: float
+    counts: dict[State, int]
+
+
 class Works(Shape):
-    """A page of a list; `next` is the `before` of the next page."""
+    """A page of a list; `next` is the `before` of the next page, `group` the group that it is filtered by."""
 
     works: list[Row]
     next: str | None
+    group: GroupProgress | None
 
 
 class Output(Shape):
@@ -327,6 +346,8 @@ class WorksQuery(Given):
     task: Name | None = None
     queue: Name | None = None
     service: Name | None = None
+    group: Label | None = None
+    tag: Tag | None = None
     search: Text | None = None
     before: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     limit: Annotated[int, Meta(ge=1, le=MOST_ROWS)] = 50
@@ -362,6 +383,8 @@ class Filter(Given):
     task: Name | None = None
     queue: Name | None = None
     service: Name | None = None
+    group: Label | None = None
+    tag: Tag | None = None
     search: Text | None = None
     error_group: Annotated[str, Meta(max_length=500)] | None = None
 

@@ -16,7 +16,7 @@ from runcue.web.fragments import status_fragment, works_fragment
 from runcue.web.graph import graph_of
 from runcue.web.guard import Refused
 from runcue.web.printed import shown
-from runcue.web.rows import detail_of, rows_of, service_of, why_of
+from runcue.web.rows import detail_of, group_of, rows_of, service_of, why_of
 from runcue.web.search import some
 from runcue.web.streams import Events, LiveResponse, Seats, live
 from runcue.web.table import STREAM, Call, Line
@@ -117,7 +117,12 @@ async def works(call: Call) -> shapes.Works:
     pending = [work.id for work in found if work.state == "pending"]
     whys = await source.explain_many(pending) if pending else {}
     reasons = {work_id: why_of(why, clock, now) for work_id, why in whys.items()}
-    return shapes.Works(works=await rows_of(found, clock, reasons), next=found[-1].id if is_more else None)
+    counts = None if query.group is None else await source.group(query.group)
+    return shapes.Works(
+        works=await rows_of(found, clock, reasons),
+        next=found[-1].id if is_more else None,
+        group=None if counts is None else group_of(query.group, counts),
+    )
 
 
 async def work(call: Call) -> shapes.WorkPage:

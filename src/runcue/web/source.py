@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 
-from runcue import StorageReplaced, WorkState
+from runcue import GroupNotFound, StorageReplaced, WorkState
 from runcue.web.printed import Part
 from runcue.web.shapes import Stream
 
 if TYPE_CHECKING:
-    from runcue import Cue, Event, Explanation, Metrics, Work
+    from runcue import Cue, Event, Explanation, GroupCounts, Metrics, Work
 
 T = TypeVar("T")
 SHOWN = 50
@@ -164,6 +164,13 @@ class InMemory:
     async def find(self, **wanted: Any) -> list[Work]:
         """Units, newest first; takes what `Cue.list` takes."""
         return await self.act(lambda cue: cue.list(**wanted))
+
+    async def group(self, name: str) -> GroupCounts | None:
+        """How the units of a group stand; None when there is none."""
+        try:
+            return await self.act(lambda cue: cue.group(name).progress())
+        except GroupNotFound:
+            return None
 
     async def dependents(self, work_id: str, limit: int) -> list[Work]:
         """The units that depend on this one."""

@@ -94,6 +94,7 @@ export function row(work) {
         "span.what",
         null,
         h("strong", null, work.task),
+        work.title ? h("span.title", { title: work.title }, work.title) : null,
         work.target ? h("span.target", null, work.target) : null,
         h("span.id", null, work.id),
       ),

@@ -289,9 +289,20 @@ function facts(one) {
     fact("progress", one.progress ? howFar(one.progress) : null),
     fact("timeout", one.timeout ? span(one.timeout) : null),
     fact("retry", one.retry ? (typeof one.retry === "string" ? one.retry : JSON.stringify(one.retry)) : null),
+    fact("label", one.title || null),
+    fact("group", one.group ? h("a", { href: listOf({ group: one.group }) }, one.group) : null),
+    fact("tags", tagged(one.tags)),
     fact("key", one.idempotency_key ? h("code", null, one.idempotency_key) : null),
     fact("worker", one.worker ? h("code", null, one.worker) : null),
   );
+}
+
+/** Tags, each with a link to the units that have it. */
+function tagged(tags) {
+  const all = Object.entries(tags).map(([name, value]) => `${name}=${value}`);
+  return all.length
+    ? all.map((tag, index) => [index ? ", " : "", h("a", { key: tag, href: listOf({ tag }) }, tag)])
+    : null;
 }
 
 function attempts(one) {

@@ -12,7 +12,7 @@ import { listOf, rows } from "./rows.js";
 const PAGE = 50;
 const MOST = 500;
 const STATES = ["pending", "running", "completed", "failed", "cancelled"];
-const NAMES = ["state", "task", "queue", "service", "search"];
+const NAMES = ["state", "task", "queue", "service", "group", "tag", "search"];
 const PATIENCE = 250;
 const FRESH = 2000;
 const SHARE = 20;
@@ -21,6 +21,7 @@ const shown = {
   key: null,
   works: [],
   next: null,
+  group: null,
   pages: 1,
   error: "",
   isLoading: false,
@@ -40,13 +41,15 @@ function filterOf(query) {
 async function newest(filter, most) {
   let works = [];
   let next = null;
+  let group = null;
   do {
     const limit = Math.min(MOST, most - works.length);
     const answer = await get("works", { ...filter, before: next, limit });
     works = [...works, ...answer.works];
     next = answer.next;
+    group = answer.group;
   } while (next && works.length < most);
-  return { works, next };
+  return { works, next, group };
 }
 
 /** Ask for a list, and keep the answer unless the page asked for another list meanwhile. */
@@ -68,7 +71,7 @@ async function load(ask, keep, changed) {
 /** Load all pages again that are shown. */
 function again(filter, changed) {
   const key = JSON.stringify(filter);
-  if (shown.key !== key) Object.assign(shown, { key, works: [], next: null, pages: 1, error: "" });
+  if (shown.key !== key) Object.assign(shown, { key, works: [], next: null, group: null, pages: 1, error: "" });
   const most = PAGE * shown.pages;
   load(
     () => newest(filter, most),
@@ -121,8 +124,9 @@ export function works(query, changed) {
       "div.filters",
       null,
       search(filter),
-      NAMES.slice(1, 4).map((name) => choice(name, filter)),
+      NAMES.slice(1, 6).map((name) => choice(name, filter)),
     ),
+    filter.group && shown.group?.name === filter.group ? progress(shown.group) : null,
     shown.error ? h("p.bad", { role: "alert" }, shown.error) : null,
     h(
       "section.card.panel",
@@ -149,6 +153,17 @@ export function works(query, changed) {
         : null,
     ),
   ];
+}
+
+/** How far a group is. */
+function progress(group) {
+  return h(
+    "div.group-progress",
+    { role: "group", "aria-label": `Group ${group.name}` },
+    h("strong", null, group.name),
+    h("progress", { max: 1, value: group.fraction, "aria-label": "ended" }),
+    h("span.muted", null, group.text),
+  );
 }
 
 function summary() {
@@ -200,7 +215,7 @@ function search(filter) {
       id: "search",
       type: "search",
       value: filter.search ?? "",
-      placeholder: "Search id, target, params, error",
+      placeholder: "Search id, key, label, params, error",
       "aria-label": "Search",
       autocomplete: "off",
       spellcheck: "false",
