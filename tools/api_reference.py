@@ -4,7 +4,7 @@ Run it after a change of a signature or a docstring: `python -m tools.api_refere
 what this gives, and insists that no public name is missing.
 
 - The source is read, not the live objects: annotations and defaults are shown as somebody wrote them.
-- `**options: Unpack[CueOptions]` is shown as the options themselves.
+- `**options: Unpack[CueOptions]` is shown as the options themselves; of several forms of a method, in the last one.
 - Blocks of code are marked `py`: those marked `python` are programs that tests run.
 """
 
@@ -33,7 +33,9 @@ OPTIONS = {
     for kind in (
         signature.CueOptions,
         signature.TaskOptions,
+        signature.PlainOptions,
         signature.SubmitOptions,
+        signature.MapOptions,
         signature.Where,
         signature.Which,
     )
@@ -74,6 +76,9 @@ PAGES = (
             "Group",
             "GroupCounts",
             "RunningWork",
+            "Handle",
+            "TaskFunction",
+            "Unit",
             "WorkState",
             "Attempt",
             "Event",
@@ -93,6 +98,8 @@ PAGES = (
         "runcue",
         "What stands beside a Cue: batches, limits, files, ready-made callbacks, metrics, traces, mending.",
         (
+            "output",
+            "current",
             "map",
             "progress",
             "adaptive",
@@ -166,8 +173,8 @@ def said(node: ast.expr | None) -> str:
     return re.sub(r"'([^']*)'", r'"\1"', text)
 
 
-def arguments(function: Function) -> Iterator[str]:
-    """Each argument of a function, with options in place of `**options: Unpack[…]`."""
+def arguments(function: Function, are_options_shown: bool) -> Iterator[str]:
+    """Each argument of a function, maybe with options in place of `**options: Unpack[…]`."""
     given = function.args
     plain = [*given.posonlyargs, *given.args]
     defaults = [None] * (len(plain) - len(given.defaults)) + list(given.defaults)
@@ -186,6 +193,8 @@ def arguments(function: Function) -> Iterator[str]:
         options = OPTIONS.get(said(given.kwarg.annotation).removeprefix("Unpack[").removesuffix("]"))
         if options is None:
             yield f"**{shown(given.kwarg, None)}"
+        elif not are_options_shown:
+            yield f"**{given.kwarg.arg}"
         else:
             yield "*"
             for name, kind in options.__annotations__.items():
@@ -200,10 +209,10 @@ def shown(one: ast.arg, default: ast.expr | None) -> str:
     return f"{one.arg}: {said(one.annotation)}" + (f" = {said(default)}" if default is not None else "")
 
 
-def call(function: Function, name: str, answer: bool = True) -> str:
+def call(function: Function, name: str, answer: bool = True, are_options_shown: bool = True) -> str:
     """A signature, on one line if it fits."""
     wait = "await " if isinstance(function, ast.AsyncFunctionDef) else ""
-    parts = list(arguments(function))
+    parts = list(arguments(function, are_options_shown))
     end = f" -> {said(function.returns)}" if answer and function.returns is not None else ""
     line = f"{wait}{name}({', '.join(parts)}){end}"
     if len(line) <= WIDTH:
@@ -233,18 +242,21 @@ def prose(node: ast.ClassDef | Function) -> str:
 
 def methods(tree: ast.ClassDef, owner: str) -> Iterator[str]:
     """Every public method and property of a class, in the order of the source; older names of others last."""
-    seen: list[str] = []
+    seen: list[Function] = []
     older: list[str] = []
     for node in tree.body:
         if not isinstance(node, Function) or node.name.startswith("_"):
             continue
         if "overload" in marks(node):
-            seen.append(call(node, f"{owner}.{node.name}"))
+            seen.append(node)
             continue
         if "property" in marks(node):
             text = f"{owner}.{node.name}: {said(node.returns)}"
         else:
-            text = "\n".join(seen) or call(node, f"{owner}.{node.name}")
+            forms = seen or [node]
+            text = "\n".join(
+                call(form, f"{owner}.{node.name}", are_options_shown=form is forms[-1]) for form in forms
+            )
         seen = []
         words = prose(node)
         entry = f"### {owner}.{node.name}\n\n{code(text)}\n{words}"
@@ -278,7 +290,14 @@ def of_class(name: str, kind: type, module: str) -> Iterator[str]:
     """A class: how it is made, what it is, what it has."""
     tree = parsed(kind)
     assert isinstance(tree, ast.ClassDef)
-    owner = {"Cue": "cue", "Reader": "reader", "Sync": "cue.sync", "VirtualLoop": "loop"}.get(name, name)
+    owner = {
+        "Cue": "cue",
+        "Reader": "reader",
+        "Sync": "cue.sync",
+        "VirtualLoop": "loop",
+        "Handle": "unit",
+        "TaskFunction": "f",
+    }.get(name, name)
     yield f"## {name}\n"
     made = next(
         (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None

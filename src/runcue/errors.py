@@ -209,7 +209,7 @@ class SubmitError(RuncueError, ValueError):
 
 
 class InvalidParams(SubmitError):
-    """Says which part of the params cannot be stored as JSON, and what to pass instead."""
+    """Says which of the params is wrong or cannot be stored as JSON, and what to pass instead."""
 
     def __init__(self, path: str, problem: str) -> None:
         self.path = path
@@ -430,7 +430,7 @@ class ResourceFailed(RuncueError):
 
 
 class WrongResult(RuncueError):
-    """A stored result is not what the annotation of its task says: the task was changed since."""
+    """A stored result is not what its task declares: the handler returned something else, or was changed since."""
 
     def __init__(self, work_id: str, task: str, expected: str, problem: object) -> None:
         self.work_id = work_id
