@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from runcue import Cue, Work, WorkState
+from runcue import Cue, WorkState, output
 
 FOLDER = Path(tempfile.gettempdir()) / f"runcue-durable-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
 PAGES = 60
@@ -25,16 +25,14 @@ cue.service("ocr", rate="40/s", concurrent=4)  # for all processes together
 
 
 @cue.task(uses="ocr", retry=3)
-async def read_page(work: Work) -> str:
-    page = work.params["page"]
+async def read_page(page: int) -> str:
     await asyncio.sleep(0.05)  # the call to somebody else's server
     print(f"read page {page}", flush=True)
     return f"text of page {page}"
 
 
 @cue.task
-async def bind(work: Work) -> str:
-    texts = [await cue.result(page) for page in work.depends_on]
+async def bind(texts: list[str]) -> str:
     book = FOLDER / "book.txt"
     unfinished = book.with_suffix(f".{os.getpid()}")
     unfinished.write_text("\n".join(texts) + "\n", encoding="utf-8")
@@ -48,13 +46,12 @@ async def main() -> None:
         before = (await cue.count())[WorkState.COMPLETED]
         if before:
             print(f"going on: {before} of {PAGES + 1} were done before")
-        pages = [f"page-{number}" for number in range(1, PAGES + 1)]
-        items = [
-            {"task": "read_page", "params": {"page": number}, "id": page, "idempotency_key": page}
-            for number, page in enumerate(pages, 1)
+        pages = [
+            read_page.options(id=f"page-{number}", idempotency_key=f"page-{number}").unit(page=number)
+            for number in range(1, PAGES + 1)
         ]
-        items.append({"task": "bind", "id": "book", "idempotency_key": "book", "depends_on": pages})
-        await cue.submit_many(items)  # what is there already is not submitted again
+        book = bind.options(id="book", idempotency_key="book").unit(texts=[output(page) for page in pages])
+        await cue.submit_many([*pages, book])  # what is there already is not submitted again
         print(f"done: {await cue.result('book')}")
     await cue.close()
 

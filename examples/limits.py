@@ -11,7 +11,7 @@ import sys
 import time
 from bisect import bisect_left
 
-from runcue import Cue, Retry, Work
+from runcue import Cue, Retry
 
 cue = Cue()
 
@@ -29,18 +29,18 @@ began = time.monotonic()
 
 
 @cue.task(uses="api")
-async def fetch(work: Work) -> None:
+async def fetch() -> None:
     calls["fetch"].append(time.monotonic())
 
 
 @cue.task(uses=["api", "disk"])  # starts when both have room, and holds neither while it waits
-async def archive(work: Work) -> None:
+async def archive() -> None:
     calls["archive"].append(time.monotonic())
     await asyncio.sleep(0.05)
 
 
 @cue.task(uses="flaky", retry=Retry(max_attempts=5, base_delay=0.05))
-async def report(work: Work) -> None:
+async def report() -> None:
     calls["report"].append(time.monotonic())
     if time.monotonic() - began < 0.8:
         raise ConnectionError("the service is down")
@@ -61,9 +61,9 @@ async def main() -> None:
     logging.getLogger("runcue").setLevel(logging.ERROR)  # the circuit is told here, not in the log
     async with cue:
         telling = asyncio.create_task(tell_circuit())
-        await cue.submit_many({"task": "fetch"} for _ in range(30))
-        await cue.submit_many({"task": "archive"} for _ in range(15))
-        await cue.submit_many({"task": "report"} for _ in range(10))
+        await cue.submit_many(fetch.unit() for _ in range(30))
+        await cue.submit_many(archive.unit() for _ in range(15))
+        await cue.submit_many(report.unit() for _ in range(10))
         await cue.join()
     await telling  # events end when the Cue stops
     api = calls["fetch"] + calls["archive"]
