@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 
 from runcue import Cue, mask
@@ -347,6 +348,16 @@ async def test_no_answer_tells_a_secret(stage: Stage) -> None:
     assert done["result"] == {"page": 1, "token": "***"}
 
 
+class Login(pydantic.BaseModel):
+    user: str
+    password: str
+
+
+class Broken(Login):
+    def model_dump(self, **options: Any) -> Any:
+        raise AttributeError("user")
+
+
 def test_any_value_can_be_shown() -> None:
     class Odd:
         def __repr__(self) -> str:
@@ -357,6 +368,8 @@ def test_any_value_can_be_shown() -> None:
     assert shown(Odd()) == "<Odd password=***"
     assert shown({1: {2}, "when": b"x"}) == {"1": [2], "when": "eA=="}
     assert shown(loop).startswith("cannot be shown: RecursionError")
+    assert shown([Path("a"), Login(user="ada", password="x")]) == ["a", {"user": "ada", "password": "***"}]
+    assert shown(Broken(user="ada", password="x")) == "cannot be shown: AttributeError"
     assert shown("x" * 2_000_000) == "too large to be shown: 2,000,002 bytes"
     assert shown(float("nan")) is not None
     assert encoded({"x": "\ud800"}) == b'{"x": "\\ud800"}'

@@ -10,6 +10,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -76,13 +77,17 @@ def shown(value: Any, largest: int = LARGEST_VALUE) -> Any:
     try:
         plain = mask(msgspec.to_builtins(value, str_keys=True, enc_hook=_described))
         size = len(encoded(plain))
-    except (TypeError, ValueError, RecursionError) as error:
+    except Exception as error:  # noqa: BLE001 (an application's value may raise anything)
         return f"cannot be shown: {type(error).__name__}"
     return plain if size <= largest else f"too large to be shown: {size:,} bytes"
 
 
-def _described(value: object) -> str:
-    return mask(repr(value)[:1000])  # type: ignore[no-any-return]
+def _described(value: object) -> Any:
+    """A value that JSON has no form for: a path and a model as they are stored, anything else as its text."""
+    if isinstance(value, PurePath):
+        return str(value)
+    dump = getattr(type(value), "model_dump", None)
+    return mask(repr(value)[:1000]) if dump is None else dump(value, mode="json")
 
 
 def encoded(value: Any) -> bytes:
