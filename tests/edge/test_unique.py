@@ -9,6 +9,7 @@ from hypothesis import given
 import runcue
 from runcue import ConfigError, Cue, InvalidOption, RuncueError, SubmitError, Unique, WorkNotFound
 from runcue.core.model.record import Extras, Uniqueness
+from runcue.declare.edits import edit_of
 from runcue.declare.options import Options
 from runcue.declare.registry import Registry
 from runcue.errors import WorkNotEditable
@@ -191,7 +192,7 @@ async def test_an_edit_that_is_refused_leaves_the_unit_as_it_was() -> None:
 def test_a_program_without_the_task_edits_params_as_they_are() -> None:
     edge = Edge()
     spec = edge.spec("call", make_id=lambda: "made")
-    edit = Registry(Options.of()).edit(spec, {"n": 1}, None)
+    edit = edit_of(Registry(Options.of()), spec, {"n": 1}, None)
     assert (edit.params, edit.services, edit.cost, edit.priority) == (b'{"n":1}', None, None, None)
 
 

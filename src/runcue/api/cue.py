@@ -36,6 +36,7 @@ from runcue.core.schedule.plan import (
 from runcue.core.views.explain import Explanation
 from runcue.core.views.forecast import Forecast
 from runcue.declare import arguments
+from runcue.declare.edits import edit_of
 from runcue.declare.options import Options, choice
 from runcue.declare.registry import Registry
 from runcue.declare.service_options import read_changes
@@ -316,7 +317,7 @@ class Cue:
         """Give a pending or failed unit other params, another priority, or both. A failed one stays failed."""
         system, work_id = self._open("edit"), arguments.work_id(work_id)
         record = await system.queries.record(work_id)
-        await system.engine.request(self._registry.edit(record.spec, params, priority))
+        await system.engine.request(edit_of(self._registry, record.spec, params, priority))
 
     async def purge(self, work_id: str) -> bool:
         """Delete a failed unit without a trace; True when there was one."""

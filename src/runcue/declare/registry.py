@@ -32,7 +32,7 @@ from runcue.core.model.retry import Retry, retry_of_work
 from runcue.core.model.settings import Rule
 from runcue.core.model.state import Limits, base_name, is_pattern
 from runcue.core.schedule.gates import Questions
-from runcue.core.schedule.plan import Edit, Submit
+from runcue.core.schedule.plan import Submit
 from runcue.core.views.explain import OWN_POOL, POOL
 from runcue.declare import arguments
 from runcue.declare import tags as tagging
@@ -375,26 +375,6 @@ class Registry:
         return Spec(work_id or make_id(), known.name, data, services, queue, target, after, priority, due, wait,
                     limit, dependency_timeout, idempotency_key, on_failed, id is not None, policy, cost, group,
                     unique_key, extras, label)  # fmt: skip
-
-    def edit(self, spec: Spec, params: Mapping[str, Any] | None, priority: float | None) -> Edit:
-        """The inbox item that edits a unit; what it becomes is checked like a submission."""
-        if params is None and priority is None:
-            raise ConfigError("edit() changes params=, priority= or both. Give one of them.")
-        if priority is not None:
-            priority = parse.number(priority, "priority", -HIGHEST_PRIORITY, HIGHEST_PRIORITY)
-        edit = Edit(spec.id, priority=priority)
-        known = self.tasks.get(spec.task)
-        if params is not None and known is None:  # a program that only operates: services stay as they are
-            edit.params = parse.encode_params(params, self.options.max_params)
-        elif params is not None and known is not None:
-            made = self.spec(spec.task, make_id=lambda: spec.id, params=params, target=spec.target, queue=spec.queue,
-                             priority=spec.priority if priority is None else priority)  # fmt: skip
-            if made.extras is not None:
-                raise SubmitError("edit() cannot hand on outputs of other units: submit the unit anew.")
-            edit.params, edit.label = made.params, made.label
-            if not known.is_plain:
-                edit.services, edit.cost = made.services, made.cost
-        return edit
 
     def _computed(self, task: Task, work: Work) -> tuple[tuple[str, ...], Cost]:
         """The services and the cost of one unit, where its task computes them."""

@@ -1,4 +1,4 @@
-"""How many units of each group are in each state, and when a group is done.
+"""How many units of each group are in each state, and when a group is done. Notes tagged units, too.
 
 A group is counted only in turns that move units of it: its stored counts are read once a turn at most, and written
 with the turn. Those of groups with live units stay known from turn to turn. Only this process moves units, and counts
@@ -12,7 +12,7 @@ from typing import Any
 
 from runcue.core.ledger.current import CurrentTurn
 from runcue.core.model.group import GroupCounts
-from runcue.core.model.record import Record, WorkState
+from runcue.core.model.record import Record, Spec, WorkState
 
 MOST_KNOWN = 1000
 """How many groups stay known from turn to turn where a shared store has them all."""
@@ -55,6 +55,35 @@ class Groups:
     def left(self, name: str, state: WorkState) -> None:
         """A unit in that state belongs to this group no longer, or was deleted without a trace."""
         self._moves_of(name)[state] -= 1
+
+    def note_new(self, record: Record) -> None:
+        """Plan what a new unit is found by, and count it in its group."""
+        spec = record.spec
+        if spec.group is not None:
+            self.joined(spec.group)
+        if spec.group is not None or spec.tags:
+            self._turn.plan.tagged.append(record.id)
+
+    def note_move(self, record: Record, after: WorkState) -> None:
+        """Note that a unit, which may have a group or tags, moves to another state."""
+        spec = record.spec
+        if spec.group is not None:
+            self.moved(spec.group, record.state, after)
+        if (after.is_final or record.state.is_final) and (spec.group is not None or spec.tags):
+            self._turn.plan.tagged.append(record.id)
+
+    def note_change(self, record: Record, spec: Spec) -> None:
+        """Note that a unit gets another spec, maybe with another group or other tags."""
+        before, plan = record.spec, self._turn.plan
+        if (spec.group, spec.tags) == (before.group, before.tags):
+            return
+        plan.retagged.setdefault(record.id, record)
+        plan.tagged.append(record.id)
+        if spec.group != before.group:
+            if before.group is not None:
+                self.left(before.group, record.state)
+            if spec.group is not None:
+                self.joined(spec.group, record.state)
 
     def forgot(self, record: Record) -> None:
         """The record of an ended unit is no longer kept. A group is forgotten with the last record of its units."""

@@ -98,7 +98,7 @@ class Ledger:
         self.timers = Timers(self.turn, self.working)
         is_noted = not is_shared and settings.reject_policy == "drop_oldest"
         self.ages = Ages(self.turn, self.working, is_noted=is_noted)
-        self._retention = FinishedRetention(settings.keep_finished)
+        self.retention = FinishedRetention(settings.keep_finished)
         self.groups = Groups(self.turn)
         self.risk = Risk(self.turn, self.working, self.place)
         self.gates: Gates | None = None
@@ -284,54 +284,7 @@ class Ledger:
         if spec.idempotency_key is not None or spec.unique_key is not None:
             plan.keyed.append(record)
             self.lookups.note_keys(record)
-        if spec.group is not None:
-            self.groups.joined(spec.group)
-        if spec.group is not None or spec.tags:
-            plan.tagged.append(record.id)
-
-    def change(self, record: Record, spec: Spec, expires_at: float | None) -> Record:
-        """Give a pending or final unit another spec. A pending one waits where that belongs from now on."""
-        step = self.lanes.settings_of(spec.task).age_step
-        changed = replace(
-            record, spec=spec, rank=rank_of(spec, record.created_at, step), expires_at=expires_at
-        )
-        plan = self.turn.plan
-        plan.respecified.add(record.id)
-        if (spec.group, spec.tags) != (record.spec.group, record.spec.tags):
-            self._note_marks(record, spec)
-        if record.state.is_final:
-            plan.records[record.id] = changed
-            plan.rewritten.add(record.id)
-            return changed
-        self._retention.want_for(changed)
-        self._retention.end(record)
-        if str(record.index_key).startswith(READY):
-            self.leave_line(record)  # callbacks are called about it anew
-        self.working.write(changed)
-        if spec.unique_key is not None:
-            self.lookups.note_keys(changed)
-        changed = self.arm(changed)
-        self.place(changed)
-        return changed
-
-    def _note_marks(self, record: Record, spec: Spec) -> None:
-        """Note that a unit gets another group, or other tags."""
-        plan, before = self.turn.plan, record.spec
-        plan.retagged.setdefault(record.id, record)
-        plan.tagged.append(record.id)
-        if spec.group != before.group:
-            if before.group is not None:
-                self.groups.left(before.group, record.state)
-            if spec.group is not None:
-                self.groups.joined(spec.group, record.state)
-
-    def _note_move(self, record: Record, after: WorkState) -> None:
-        """Note that a unit with a group or with tags moves to another state."""
-        spec = record.spec
-        if spec.group is not None:
-            self.groups.moved(spec.group, record.state, after)
-        if (after.is_final or record.state.is_final) and (spec.group is not None or spec.tags):
-            self.turn.plan.tagged.append(record.id)
+        self.groups.note_new(record)
 
     def place(self, record: Record) -> None:
         """Put a pending unit where it waits: for its time, for other units, or in its lane."""
@@ -436,7 +389,7 @@ class Ledger:
         is_overdue = self.capacity.overdue(token) is not None
         worker = record.worker if is_overdue else None
         if record.spec.group is not None:
-            self._note_move(record, WorkState.PENDING)
+            self.groups.note_move(record, WorkState.PENDING)
         record = move(record, verb, token=0, worker=worker, index_key=None, since=self.turn.now,
                       progress=None, **changes)  # fmt: skip
         self.counters.returned()
@@ -455,7 +408,7 @@ class Ledger:
         is_over = record.token and self.capacity.overdue(record.token) is None
         final = move(record, verb, token=0, completed_at=self.turn.now, next_retry_at=None, missing=0, index_key=None,
                      sort_key=0.0, watch_at=None, worker=None if is_over else record.worker, **changes)  # fmt: skip
-        self._note_move(record, final.state)
+        self.groups.note_move(record, final.state)
         self.working.unload(record)
         self.turn.plan.records[record.id] = final
         self.counters.ended(final.state, was_running=bool(record.token))
@@ -469,8 +422,8 @@ class Ledger:
                 self.turn.plan.index_keys.add(record.index_key)
             self.leave_line(record)
             self.held.pop(record.id, None)
-        self._retention.add(final)
-        self._retention.end(record)
+        self.retention.add(final)
+        self.retention.end(record)
         return final
 
     def _unblock(self, record: Record) -> None:
@@ -485,7 +438,7 @@ class Ledger:
         were_running: list[Record] = []
         done: list[Record] = []
         stale: Outcome | None = None
-        are_granted, are_wanted = self.grants.are_any(), bool(self._retention.wanted)
+        are_granted, are_wanted = self.grants.are_any(), bool(self.retention.wanted)
         for outcome in outcomes:
             token, record = outcome.token, records.get(outcome.id)
             if record is None or record.token != token:
@@ -498,36 +451,32 @@ class Ledger:
             written[record.id] = final = finished(record, outcome.result, now)
             done.append(final)
             if are_wanted:
-                self._retention.end(record)
+                self.retention.end(record)
             if record.id == risk.id:
                 risk.is_over()
             if record.spec.group is not None or record.spec.extras is not None:
-                self._note_move(record, COMPLETED)
+                self.groups.note_move(record, COMPLETED)
             if record.missing:  # a callback let it start before its dependencies had completed
                 plan.rewritten.add(record.id)
                 self._unblock(record)
         self.capacity.release_good(were_running)
         if done:
             self.counters.ended(COMPLETED, was_running=True, amount=len(done))
-            self._retention.add(*done)
+            self.retention.add(*done)
             plan.finals.update(enumerate(done, len(plan.events)))
             self.turn.attribute(len(done))
             plan.events += done
         return stale
 
-    def keep_results_for(self, record: Record) -> None:
-        """Keep the results that a unit gets when it starts, until it has ended."""
-        self._retention.want_for(record)
-
     def forget(self) -> None:
         """Forget the oldest final records beyond `keep_finished`."""
-        for oldest in self._retention.surplus():
+        for oldest in self.retention.surplus():
             self.groups.forgot(oldest)
             self.turn.plan.forget.append(oldest.id)
 
     def purge(self, record: Record) -> None:
         """Delete a final unit without a trace."""
-        self._retention.drop(record)
+        self.retention.drop(record)
         self.counters.purged(record.state)
         if record.spec.group is not None:
             self.groups.left(record.spec.group, record.state)
@@ -536,11 +485,11 @@ class Ledger:
 
     def revive(self, record: Record) -> Record:
         """Make a final unit pending again, with no failures and a new number. The caller places it."""
-        self._retention.drop(record)
+        self.retention.drop(record)
         if record.seq <= self.counters.stored.seq:  # else the store does not have it yet
             self.turn.plan.revived.add(record.id)
         seq = self.counters.revived(record.state)
-        self._note_move(record, WorkState.PENDING)
+        self.groups.note_move(record, WorkState.PENDING)
         record = move(record, "revive", failures=0, throttled_since=None, completed_at=None, started_at=None,
                       result=None, error=None, traceback=None)  # fmt: skip
         expires_at = expiry(record.spec, self.turn.now)
@@ -550,7 +499,7 @@ class Ledger:
         if record.spec.unique_key is not None:  # it is the newest of those that have its key
             self.turn.plan.keyed.append(record)
             self.lookups.note_keys(record)
-        self._retention.want_for(record)
+        self.retention.want_for(record)
         self.working.write(record)
         self.ages.note(record)
         token = self.capacity.overdue_attempt_of(record.id)

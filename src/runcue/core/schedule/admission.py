@@ -66,7 +66,7 @@ def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> object:
         duplicates.apply()
     for record in ledger.accept(fresh, is_plain=submit.is_plain):
         if record.spec.depends_on:
-            ledger.keep_results_for(record)
+            ledger.retention.want_for(record)
             join(ledger, record)
         else:
             ledger.place(ledger.arm(record))

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from runcue.core.ledger.ledger import Ledger, expiry
 from runcue.core.model.record import Record, Spec, Uniqueness, WorkState
+from runcue.core.schedule.editing import change
 from runcue.errors import DuplicateWork
 
 LOST: Final = frozenset({WorkState.FAILED, WorkState.CANCELLED})
@@ -74,7 +75,7 @@ class Duplicates:
             record = ledger.working.live(changed.id)
             assert record is not None
             expires_at = expiry(changed.spec, ledger.turn.now)
-            ledger.turn.emit("edited", ledger.change(record, changed.spec, expires_at))
+            ledger.turn.emit("edited", change(ledger, record, changed.spec, expires_at))
 
 
 def _rule_of(spec: Spec) -> Uniqueness:
