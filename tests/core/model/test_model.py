@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import Any
 
 import msgspec
 import pytest
@@ -197,3 +198,23 @@ def test_a_report_is_passed_on_and_read_again_and_travels_as_what_it_said() -> N
     report(0.75, "more")
     assert said == [(0.5, None), (0.75, "more")]
     assert pickle.loads(pickle.dumps(report)) == Progress(0.75, "more")
+
+
+@pytest.mark.parametrize(
+    ("fields", "title"),
+    [
+        ({"label": "page 3"}, "page 3"),
+        ({"label": "page 3", "idempotency_key": "k"}, "page 3"),
+        ({"idempotency_key": "k", "tags": {"run": "nightly"}}, "k"),
+        ({"tags": {"run": "nightly", "host": "a"}, "params": {"page": 3}}, "run=nightly host=a"),
+        ({"params": {"page": 3, "text": "x" * 200}}, None),
+        ({}, ""),
+    ],
+)
+def test_a_unit_is_known_by_its_label_its_key_its_tags_or_its_params(fields: Any, title: str | None) -> None:
+    shown = Work(id="a", task="t", **fields).title
+    if title is None:
+        assert shown.startswith("page=3 text=xx")
+        assert shown.endswith("…")
+    else:
+        assert shown == title

@@ -1034,10 +1034,13 @@ def test_an_idle_queue_tells_nothing() -> None:
 def test_what_the_shell_wants_told_is_told_in_order_about_live_work() -> None:
     bench = Bench()
     bench.submit("a")
-    bench.turn(Tell("progress", "a", {"fraction": 0.5}), Tell("callback_failed", None, {"name": "is_ready"}))
+    bench.turn(Tell("progress", "a", {"fraction": 0.5}), Tell("callback_failed", None, {"name": "is_ready"}),
+               Tell("remark", "a"))  # fmt: skip
     words = [draft_of(one) for one in bench.plan.events]
     happened = [(one.type, one.record and one.record.id, one.data) for one in words]
-    assert happened == [("progress", "a", {"fraction": 0.5}), ("callback_failed", None, {"name": "is_ready"})]
+    assert happened == [
+        ("progress", "a", {"fraction": 0.5}), ("callback_failed", None, {"name": "is_ready"}), ("remark", "a", None),
+    ]  # fmt: skip
 
 
 def test_progress_of_work_that_is_over_is_not_told() -> None:
