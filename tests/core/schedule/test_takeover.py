@@ -53,6 +53,18 @@ def test_who_takes_over_knows_rules_services_workers_and_what_runs() -> None:
     assert ledger.ready.services["api"].windows[0].room(other.now) == 3
 
 
+def test_what_a_process_left_of_itself_is_older_than_what_it_says_when_it_takes_over() -> None:
+    _, one, other = two(serving=())
+    one.turn()
+    other.may_start = True
+    other.post()
+    other.may_start = False  # it was stopped before anybody took that
+    other.submit("a")
+    assert (other.started, other.state("a")) == ([], "pending")
+    other.serve()
+    assert other.started == ["a"]
+
+
 def test_what_was_given_and_not_begun_before_a_takeover_is_begun_after_it() -> None:
     _, one, other = two(serving=("two",))
     one.submit("a")

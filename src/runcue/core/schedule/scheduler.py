@@ -100,7 +100,8 @@ class Scheduler:
     def greet(self, items: Iterable[Item], posts: Iterable[Post]) -> None:
         """Take in who the processes are and what they can run, before anything is decided with that."""
         ledger = self.ledger
-        for worker, some in ((ledger.turn.worker, items), *((post.worker, post.items) for post in posts)):
+        # Posts first: one that this process left before it took over is older than its items.
+        for worker, some in (*((post.worker, post.items) for post in posts), (ledger.turn.worker, items)):
             ledger.turn.act_for(worker)
             for item in some:
                 if type(item) is Hello:
