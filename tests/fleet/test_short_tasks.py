@@ -1,5 +1,7 @@
 """Which tasks are so short that whoever decides runs their units itself, and when their ends are decided on."""
 
+import asyncio
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,30 @@ def test_what_was_seen_is_forgotten() -> None:
     seen.begin(MANY, 0.0)
     seen.now += LASTING
     assert seen.tasks.names() == frozenset()
+
+
+async def test_callers_that_a_turn_answered_are_in_the_next_one_with_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[Plan] = []
+    act = Engine.act
+
+    def acted(engine: Engine, plan: Plan) -> None:
+        act(engine, plan)
+        plans.append(plan)
+
+    monkeypatch.setattr(Engine, "act", acted)
+    cue = Cue(tmp_path / "queue.db", durability="relaxed")
+
+    @cue.task("work")
+    async def no_op(work: Work) -> None: ...
+
+    async with cue:
+        rounds = [{*await asyncio.gather(*(cue.submit("work") for _ in range(10)))} for _ in range(4)]
+        await cue.join()
+    await cue.close()
+    for ended, submitted in pairwise(rounds):
+        assert any(ended | submitted <= plan.records.keys() for plan in plans)
 
 
 async def test_a_turn_that_follows_at_once_takes_the_units_that_ended_in_their_first_step(

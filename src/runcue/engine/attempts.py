@@ -70,8 +70,6 @@ class Attempts:
         self._may_block = may_block
         self.runs: dict[int, Run] = {}
         self.short_tasks = ShortTasks(self._loop.time)
-        self.are_new = False
-        """True from the start of attempts to the end of their first step; only with a shared store."""
         self._entering: list[Entering] = []
         """Attempts that enter their handlers in this step of the loop."""
         self._entries: list[Entry] | None = None
@@ -116,12 +114,7 @@ class Attempts:
                 entering = Entering(self, run, latest)
             run.task = create_task(self._attempt(run, task, entering), loop=loop, name=record.id)
         if plan.start and not self._store.is_inline:  # called after the first step of every attempt
-            self.are_new = True
-            loop.call_soon(self._have_stepped, loop.time(), plan.start)
-
-    def _have_stepped(self, began_at: float, units: Sequence[Record]) -> None:
-        self.are_new = False
-        self.short_tasks.observe(began_at, units, self.runs.__contains__)
+            loop.call_soon(self.short_tasks.observe, loop.time(), plan.start, runs.__contains__)
 
     def stop(self, token: int) -> None:
         """Give an attempt up, and tell its code to stop where that is possible."""

@@ -53,6 +53,9 @@ T = TypeVar("T")
 NOTHING_ASKED = Allowance(0, 0)
 CANCEL_GRACE = 1.0
 """Seconds that stop() leaves to coroutines it has cancelled."""
+STEPS = 2
+"""Steps of the loop between two turns of a shared store. In them, handlers that return at once do so, and callers
+that the last turn answered ask for more: one turn takes all of that."""
 LAST_TURN = 0.05
 """Seconds that a turn under way gets at least, even with stop(0)."""
 LOG_EVERY = 60.0
@@ -419,7 +422,7 @@ class Engine:
                 self.act(self._inline_turn())
             else:
                 await self._peer.rest()
-                if self.attempts.are_new:  # with what ends in its first step the turn has more to do
+                for _ in range(STEPS):
                     await asyncio.sleep(0)
                 self._wake.clear()  # the turn takes what came meanwhile, too
                 await self._take_part(self._peer)
