@@ -160,7 +160,7 @@ class Reader:
         The next page is what comes `before` the last id of this one.
         """
         most, last = arguments.rows(limit), None if before is None else arguments.work_id(before)
-        wanted = None if ids is None else [*ids]
+        wanted = None if ids is None else [str.__str__(one) for one in ids]  # handles are ids, too
 
         def look(tables: Tables) -> builtins.list[dict[str, Any]]:
             end = None if last is None else _found(tables, last).seq
