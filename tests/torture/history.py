@@ -87,7 +87,7 @@ class Log:
         """Append one line; the time is taken first."""
         moment = now() if t is None else t
         line = Line(moment, self._pid, self.actor, kind, op, call, work, attempt, token, services, data)
-        text = msgspec.json.encode(line) + b"\n"
+        text = msgspec.json.encode(line, enc_hook=str) + b"\n"  # a handle is its id
         if os.write(self._file, text) != len(text):
             raise OSError(f"the history of {self.actor} is cut short: is the disk full?")
         return line
