@@ -19,9 +19,9 @@ import tempfile
 import time
 import zlib
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any
 
 import runcue
 
@@ -37,29 +37,37 @@ few = runcue.Retry(max_attempts=3, base_delay=0.05)
 # ---------------------------------------------------------------------------------------------------- tasks
 
 
+@dataclass
+class Tile:
+    """A byte for each of its points, who computed it, and how long that kept a core busy."""
+
+    left: int
+    top: int
+    lines: list[bytes]
+    process: int
+    seconds: float
+
+
 @cue.task(executor="process_pool", retry=few)
-def compute(work: runcue.Work) -> dict[str, Any]:
-    """One tile: a byte for each point, who computed it, and how long that kept a core busy."""
-    left, top = work.params["left"], work.params["top"]
+def compute(work: runcue.Work, left: int, top: int) -> Tile:
+    """Compute one tile."""
     if work.attempt == 1 and (left, top) == KILLED:
         os.kill(os.getpid(), signal.SIGKILL)
     if work.attempt == 1 and (left, top) == BROKEN:
         raise ArithmeticError("a bit has flipped")
     began = time.process_time()
     lines = [bytes(colour(x, y) for x in range(left, left + TILE)) for y in range(top, top + TILE)]
-    return {"lines": lines, "process": os.getpid(), "seconds": time.process_time() - began}
+    return Tile(left, top, lines, os.getpid(), time.process_time() - began)
 
 
 @cue.task
-async def assemble(work: runcue.Work) -> None:
+async def assemble(tiles: list[Tile], path: Path) -> None:
     """All tiles are there: lay them side by side and write the file."""
     picture = [bytearray(WIDTH) for _ in range(HEIGHT)]
-    for id in work.depends_on:
-        tile = await cue.wait(id)
-        left, top = tile.params["left"], tile.params["top"]
-        for number, line in enumerate(tile.result["lines"]):
-            picture[top + number][left : left + TILE] = line
-    with runcue.write_output(work.params["path"], "wb") as file:
+    for tile in tiles:
+        for number, line in enumerate(tile.lines):
+            picture[tile.top + number][tile.left : tile.left + TILE] = line
+    with runcue.write_output(path, "wb") as file:
         file.write(png(picture))
 
 
@@ -118,16 +126,16 @@ def failed(work: runcue.Work, error: BaseException, will_retry: bool) -> None:
         print(f"tile {place}: {type(error).__name__}: {error}{ending}", flush=True)
 
 
-def tell(results: list[dict[str, Any]], took: float, path: Path) -> None:
+def tell(tiles: list[Tile], took: float, path: Path) -> None:
     """Who computed which tile, and what was gained by that."""
-    number = Counter(result["process"] for result in results)
+    number = Counter(tile.process for tile in tiles)
     letters = dict(zip(number, ascii_uppercase, strict=False))
-    busy = sum(result["seconds"] for result in results)
+    busy = sum(tile.seconds for tile in tiles)
     across = WIDTH // TILE
-    for row in range(0, len(results), across):
-        print("  " + " ".join(letters[result["process"]] for result in results[row : row + across]))
+    for row in range(0, len(tiles), across):
+        print("  " + " ".join(letters[tile.process] for tile in tiles[row : row + across]))
     shares = ", ".join(f"{letter} {number[process]}" for process, letter in letters.items())
-    print(f"\n{len(results)} tiles by {len(number)} processes: {shares}")
+    print(f"\n{len(tiles)} tiles by {len(number)} processes: {shares}")
     print(f"{busy:.1f} s of computing in {took:.1f} s: {busy / took:.1f} of {os.cpu_count()} cores at work")
     print(f"{path}: {WIDTH} × {HEIGHT} points, {path.stat().st_size:,} bytes")
 
@@ -138,13 +146,13 @@ async def main(path: Path) -> None:
     began = time.perf_counter()
     async with cue:
         tiles = await cue.submit_many(
-            {"task": compute, "params": {"left": left, "top": top}}
+            compute.unit(left=left, top=top)
             for top in range(0, HEIGHT, TILE)
             for left in range(0, WIDTH, TILE)
         )
-        whole = await cue.submit(assemble, params={"path": str(path)}, depends_on=tiles)
-        await cue.result(whole)
-        tell([await cue.result(tile) for tile in tiles], time.perf_counter() - began, path)
+        whole = await assemble.submit(tiles=[runcue.output(tile) for tile in tiles], path=path)
+        await whole.result()
+        tell(await cue.results(tiles), time.perf_counter() - began, path)
     await cue.close()
 
 

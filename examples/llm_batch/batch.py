@@ -45,10 +45,10 @@ def estimate(prompt: str) -> int:
 
 
 @cue.task(uses="llm", retry=5, timeout=30, cost=lambda work: {"tokens": estimate(work.params["prompt"])})
-def ask(work: runcue.Work) -> dict[str, Any]:
+def ask(work: runcue.Work, name: str, prompt: str) -> dict[str, Any]:
     """One call. A 429 is raised as it is: runcue knows it by its shape and pauses the service."""
     try:
-        answer, headers = post(work.params["prompt"], work.idempotency_key or work.id)
+        answer, headers = post(prompt, work.idempotency_key or name)
     except HTTPError as refusal:
         if refusal.code == 429:
             work.charge(tokens=0)  # nothing was used
