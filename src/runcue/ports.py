@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -19,6 +20,9 @@ from runcue.core.model.retry import Retry
 from runcue.core.model.state import Head, Worker
 from runcue.core.schedule.plan import Changes, Item, Plan, Post, ReadRequest, ReadResult, TurnReader
 from runcue.core.views.query import Query
+
+unit_elsewhere: ContextVar[Any] = ContextVar("runcue unit elsewhere", default=None)
+"""The unit that a function in another process works on: `runcue.current()` there."""
 
 
 class Clock(Protocol):

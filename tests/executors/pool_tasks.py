@@ -21,6 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import runcue
 from runcue import Work
 
 SEEN_HERE: list[str] = []
@@ -50,9 +51,9 @@ def turned(page: Page, times: int = 1, **rest: int) -> Page:
     return Page(page.number + times + sum(rest.values()), page.read_at)
 
 
-def turned_with_work(page: Page, *, work: Work) -> tuple[str, Page]:
-    """The id of the unit, and the page."""
-    return work.id, page
+def turned_with_work(page: Page, *, work: Work) -> tuple[str, str, Page]:
+    """The id of the unit, as it is handed in and as it is found, and the page."""
+    return work.id, runcue.current().id, page
 
 
 def the_work(work: Work) -> Work:

@@ -543,11 +543,14 @@ def test_a_coroutine_function_is_refused() -> None:
 async def test_a_handler_with_params_gets_them_on_a_worker(address: str) -> None:
     cue = Cue(dask=address)
     turned = cue.task(executor="dask")(pool_tasks.turned)
+    with_work = cue.task(executor="dask")(pool_tasks.turned_with_work)
     page = pool_tasks.Page(1, datetime(2026, 1, 2, tzinfo=UTC))
     async with cue, asyncio.timeout(BOUND):
         first = await turned.submit(page)
         second = await turned.submit(page=runcue.output(first), times=10, more=100)
         assert await second.result() == pool_tasks.Page(112, page.read_at)
+        unit = await cue.submit(with_work, params={"page": page})
+        assert await unit.result() == (unit, unit, page)
 
 
 SCRIPT = """

@@ -27,7 +27,7 @@ async def test_a_handler_with_params_gets_them_in_a_process(place: str, tmp_path
         second = await turned.submit(page=runcue.output(first), times=10, more=100)
         assert await second.result() == Page(112, PAGE.read_at)
         unit = await cue.submit(with_work, params={"page": PAGE})
-        assert await unit.result() == (unit, PAGE)
+        assert await unit.result() == (unit, unit, PAGE)
 
 
 async def test_a_handler_of_a_command_gets_params_and_outputs() -> None:

@@ -206,6 +206,14 @@ def sizes(work: runcue.RunningWork, parts: list[bytes]) -> tuple[int, ...]:
     return tuple(map(len, parts))
 
 
+HANDED_IN: Any = None
+
+
+@cue.task
+async def stored(page: int, db: Database = HANDED_IN) -> str:
+    return f"{page} {db}"
+
+
 async def method_of(page: int) -> float:
     return page / 2
 
@@ -221,6 +229,7 @@ async def call_them() -> None:
     assert_type(unit.is_duplicate, bool)
     assert_type(await cue.get(unit), runcue.Work | None)
     assert_type(await summarize(3), bytes)
+    assert_type(await (await stored.submit(page=3)).result(), str)
     urgent = summarize.options(priority=5, idempotency_key="p3")
     assert_type(await (await urgent.submit(3, style="long")).result(), bytes)
     assert_type(await summarize.submit_many([{"page": 1}]), list[runcue.Handle[bytes]])

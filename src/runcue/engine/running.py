@@ -20,6 +20,7 @@ from runcue.core.model.record import ProgressReport, Record, Work, view
 from runcue.core.schedule.plan import Charge, Item, Observe, Tell
 from runcue.engine.callback_errors import log_trouble
 from runcue.errors import RuncueError, quoted
+from runcue.ports import unit_elsewhere
 
 if TYPE_CHECKING:
     import asyncio
@@ -142,9 +143,12 @@ def resources_of(work: Any) -> Mapping[Any, Any]:
 def current() -> RunningWork:
     """The unit that the calling code works on, wherever it is below a handler."""
     run = current_run.get()
-    if run is None:
+    if run is not None:
+        return RunningWork(run)
+    elsewhere: RunningWork | None = unit_elsewhere.get()
+    if elsewhere is None:
         raise RuncueError("runcue.current() was called outside a handler: there is no unit that it works on.")
-    return RunningWork(run)
+    return elsewhere
 
 
 Middleware = Callable[[Any], AbstractContextManager[Any]]

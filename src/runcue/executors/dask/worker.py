@@ -29,6 +29,7 @@ from runcue.core.model.record import Work
 from runcue.errors import Permanent
 from runcue.executors.process.answer import pack_error, pack_result
 from runcue.executors.process.reporter import Reporter, pool_work
+from runcue.ports import unit_elsewhere
 
 ASK, BEGUN, SAID = "ask", "begun", "said"
 RESULT, ERROR, REFUSED = b"r", b"e", b"n"
@@ -56,6 +57,8 @@ def call(topic: str, key: str, body: bytes) -> bytes:
         return RESULT + pack_result(function(work))
     except BaseException as error:  # noqa: BLE001 (anything that a function raises is its answer)
         return ERROR + pack_error(error, __file__)
+    finally:
+        unit_elsewhere.set(None)
 
 
 def _may_begin(worker: Any, topic: str, key: str) -> bool:

@@ -15,6 +15,7 @@ from runcue.core.model.failure import describe
 from runcue.core.model.record import ProgressReport, Work
 from runcue.errors import Permanent
 from runcue.executors.process.answer import plain
+from runcue.ports import unit_elsewhere
 
 PROGRESS_EVERY = 0.1
 """Seconds between two reports of progress, at least."""
@@ -85,10 +86,14 @@ def pack_call(function: object, work: Any) -> bytes:
 
 
 def pool_work(values: Sequence[Any], reporter: Reporter) -> PoolWork:
-    """The work unit with these field values, for a function whose reports go through `reporter`."""
+    """The work unit with these field values, for a function whose reports go through `reporter`.
+
+    It is `runcue.current()` from now on: whoever calls the function resets `unit_elsewhere` after it.
+    """
     fields: dict[str, Any] = dict(zip(FIELDS, values, strict=True))
     work = PoolWork(**fields, progress=ProgressReport(reporter.progress))  # type: ignore[arg-type] # it is called alike
     work.__dict__["reporter"] = reporter
+    unit_elsewhere.set(work)
     return work
 
 

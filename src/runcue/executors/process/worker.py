@@ -39,6 +39,7 @@ from runcue.executors.process.protocol import (
 from runcue.executors.process.reporter import Reporter, pool_work
 from runcue.host.descriptors import guard
 from runcue.host.posix.processes import PR_SET_PDEATHSIG, ignore_signal, prctl
+from runcue.ports import unit_elsewhere
 
 SMALL = 64 * 1024
 """Bytes up to which a frame is sent in one piece."""
@@ -139,6 +140,7 @@ class Server:
             finally:  # a signal of the function's timers until here belongs to its answer
                 for timer in TIMERS:
                     signal.setitimer(timer, 0)
+                unit_elsewhere.set(None)
         except BaseException as error:  # noqa: BLE001 (whatever a function raises is its answer)
             answer = ERROR, pack_error(error, __file__)
         if os.getpid() != self._pid:
