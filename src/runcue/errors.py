@@ -424,9 +424,9 @@ class CommandFailed(RuncueError):
 class ResourceFailed(RuncueError):
     """A resource that a handler needs could not be opened, so the attempt ended before its handler was called."""
 
-    def __init__(self, name: str, error: BaseException) -> None:
+    def __init__(self, name: str, problem: str) -> None:
         self.name = name
-        super().__init__(f"The resource {name} could not be opened: {type(error).__name__}: {error}")
+        super().__init__(f"The resource {name} could not be opened: {problem}")
 
 
 class WrongResult(RuncueError):

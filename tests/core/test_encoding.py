@@ -12,12 +12,23 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple, NewType, TypedDict
 from uuid import UUID
 
+import attrs
 import msgspec
 import pydantic
 import pytest
 
 from runcue.core.model import encoding
-from runcue.core.model.encoding import Codec, Unsupported, bare, holds_anything, plain, problem, shown
+from runcue.core.model.encoding import (
+    Codec,
+    Unsupported,
+    bare,
+    holds_anything,
+    holds_sets,
+    plain,
+    problem,
+    shown,
+    with_sorted_sets,
+)
 from runcue.core.model.parse import encode_params
 from runcue.errors import InvalidParams
 
@@ -132,6 +143,14 @@ def test_an_annotation_without_a_json_form_is_refused_with_a_way_out(annotation:
         Codec(annotation)
 
 
+def test_object_stands_for_anything_that_json_holds() -> None:
+    codec = Codec(dict[str, object])
+    value = {"a": [1, {"b": None}]}
+    assert codec.decode(codec.encode(value)) == value
+    assert encoding.holds_anything(dict[str, object])
+    assert codec.schema()["additionalProperties"] == {"description": "Any JSON value"}
+
+
 def test_an_alias_that_refers_to_itself_is_refused_with_a_way_out() -> None:
     with pytest.raises(Unsupported, match="Loop"):
         Codec(Loop)
@@ -147,6 +166,7 @@ def test_a_recursive_dataclass_is_fine() -> None:
         (int, "3", "", "must be int, not str"),
         (int, None, "", "must be int, not None"),
         (int | None, "x", "", "must be int | None, not str"),
+        (list[int] | None, 3, "", "must be list | None, not int"),
         (Page, 3, "", "must be dict, not int"),
         (Page, {"number": "x"}, "number", "must be int, not str"),
         (Page, {}, "", "lacks the field 'number'"),
@@ -202,6 +222,65 @@ def test_what_only_json_describes_is_recognized(annotation: Any) -> None:
 @pytest.mark.parametrize("annotation", [int, list[int], Page, dict[str, int], str | None])
 def test_what_an_annotation_describes_is_recognized(annotation: Any) -> None:
     assert not holds_anything(annotation)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tags:
+    names: frozenset[str]
+    more: list[Any] = dataclasses.field(default_factory=list)
+
+
+class Words(msgspec.Struct, frozen=True):
+    names: set[str]
+
+
+@attrs.frozen
+class Marks:
+    names: set[Style]
+
+
+class Fixed(Tags, enum.Enum):
+    ONE = (frozenset("a"),)
+
+
+LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        (frozenset(LETTERS), LETTERS),
+        ({"k": [(set(LETTERS), 1)]}, {"k": [[LETTERS, 1]]}),
+        (Tags(frozenset(LETTERS), [Words(set(LETTERS))]), {"names": LETTERS, "more": [{"names": LETTERS}]}),
+        (Marks(set(Style)), {"names": ["long", "short"]}),
+        ({1, "a", None, (2, 3)}, ["a", 1, [2, 3], None]),
+    ],
+)
+def test_sets_have_one_order_in_all_processes(value: Any, stored: Any) -> None:
+    before = repr(value)
+    assert plain(with_sorted_sets(value)) == stored
+    assert repr(value) == before
+
+
+def test_what_cannot_be_copied_stays_what_it_is() -> None:
+    with_sorted_sets(Fixed.ONE)
+    assert Fixed.ONE.names == frozenset("a")
+    assert type(Fixed.ONE.names) is frozenset
+
+
+@pytest.mark.parametrize(
+    ("annotation", "expected"),
+    [
+        (set[str], True),
+        (dict[str, Tags | None], True),
+        (Words, True),
+        (list[str], False),
+        (Page, False),
+        (Any, False),
+    ],
+)
+def test_sets_inside_an_annotation_are_recognized(annotation: Any, expected: bool) -> None:
+    assert holds_sets(annotation) is expected
 
 
 class Id(str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import attrs
 import msgspec
 import pytest
 
@@ -22,6 +23,11 @@ class Point(msgspec.Struct):
     x: Any
 
 
+@attrs.define
+class Mark:
+    x: Any
+
+
 @pytest.mark.parametrize(
     ("params", "ids"),
     [
@@ -29,6 +35,7 @@ class Point(msgspec.Struct):
         ({"a": [Output("x"), {"b": (Output("y"), 3)}]}, ["x", "y"]),
         ({"a": Page(Output("x"), [Page(1, Output("y"))])}, ["x", "y"]),
         ({"a": Point({"b": Output("x")}), "kind": Page}, ["x"]),
+        ({"a": Mark([Output("x")])}, ["x"]),
         ({"a": {Output("x")}, "b": frozenset([Output("y")])}, ["x", "y"]),
         ({"a": {"$output": "x"}}, []),
         ({"a": "text"}, []),

@@ -160,8 +160,13 @@ def test_a_unit_is_handed_in_wherever_it_stands() -> None:
     def typed(page: int, unit: Work | None = None) -> Any:
         return page, unit and unit.id
 
+    def twice(work: Any, page: int, again: Work) -> Any:
+        return page, again is work
+
     def alone(*, work: Any) -> Any:
         return work.id
+
+    assert called(twice, page=1) == (1, True)
 
     assert called(last, page=1) == (1, "a")
     assert called(typed, page=1) == (1, "a")

@@ -8,6 +8,7 @@ from hypothesis import given
 
 import runcue
 from runcue import ConfigError, Cue, InvalidOption, RuncueError, SubmitError, Unique, WorkNotFound
+from runcue.core.model.outputs import Output
 from runcue.core.model.record import Extras, Uniqueness
 from runcue.declare.edits import edit_of
 from runcue.declare.options import Options
@@ -84,6 +85,44 @@ def test_a_coroutine_function_cannot_say_what_is_the_same() -> None:
 def test_the_key_has_the_name_of_the_task_and_the_named_params() -> None:
     unique = Unique(by=["b", "a"], while_active=True)
     assert Edge().key(unique, params={"a": 1, "b": [2], "c": 3}) == '["call",{"a":1,"b":[2]}]'
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"amount": 1, "tags": ["b", "a"]}, {"amount": 1.0, "tags": {"a", "b"}}),
+        ({"amount": 2, "tags": set()}, {"amount": 2.0, "tags": frozenset(), "note": "none"}),
+        ({"amount": Output("x"), "tags": ["a"]}, {"amount": Output("x"), "tags": {"a"}, "note": "none"}),
+    ],
+)
+def test_params_that_a_handler_gets_as_equal_values_are_the_same(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    def pay(amount: float, tags: frozenset[str], note: str = "none") -> None: ...
+
+    edge = Edge()
+    edge.task("pay")(pay)
+
+    def key(params: dict[str, Any]) -> str | None:
+        return edge.spec("pay", make_id=lambda: "made", unique=ACTIVE, params=params).unique_key
+
+    assert key(one) == key(other)
+    assert key(one) != key(other | {"note": "more"})
+
+
+def test_params_without_annotations_are_the_same_only_if_their_json_is() -> None:
+    values: list[Any] = [1, 1.0, "1", True, None, "null", [1], {"a": 1}, "\xe9", "e\u0301"]
+    assert len({Edge().key(ACTIVE, params={"x": value}) for value in values}) == len(values)
+
+
+def test_a_set_is_stored_in_one_order() -> None:
+    def index(tags: set[str], more: frozenset[str] = frozenset({"y", "x"})) -> None: ...
+
+    edge = Edge()
+    edge.task("index")(index)
+    spec = edge.spec("index", make_id=lambda: "made", params={"tags": {"c", "a", "b"}})
+    assert spec.params == b'{"tags":["a","b","c"]}'
+    assert edge.get_task("index").schema["properties"]["more"]["default"] == ["x", "y"]
 
 
 def test_a_long_key_is_cut_to_a_hash() -> None:

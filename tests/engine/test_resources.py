@@ -131,6 +131,27 @@ async def test_a_generator_that_yields_nothing_fails_the_attempt() -> None:
             await (await cue.submit(read)).result()
 
 
+@pytest.mark.parametrize("base", [Exception, BaseException])
+async def test_an_error_that_cannot_be_shown_fails_the_attempt(base: type[BaseException]) -> None:
+    class Unspeakable(base):  # type: ignore[misc, valid-type]
+        def __str__(self) -> str:
+            raise OSError
+
+    cue = Cue()
+
+    @cue.resource
+    async def database() -> AsyncIterator[Database]:
+        raise Unspeakable
+        yield
+
+    @cue.task
+    async def read(database: Database) -> None: ...
+
+    async with cue:
+        with pytest.raises(runcue.WorkFailed, match=r"resource database could not be opened: .*Unspeakable$"):
+            await (await cue.submit(read)).result(timeout=60)
+
+
 async def test_a_resource_that_was_being_opened_when_the_cue_stopped_is_opened_anew() -> None:
     cue = Cue()
     log: list[str] = []

@@ -52,8 +52,8 @@ class Parameters:
         resources: Collection[Any],
     ) -> None:
         self.task = task
-        self.unit: str | None = None
-        """The parameter that gets the unit."""
+        self.units: list[str] = []
+        """The parameters that get the unit."""
         self.resources: dict[str, Any] = {}
         """The parameters that get a resource, with its type."""
         self.codecs: dict[str, Codec] = {}
@@ -67,11 +67,14 @@ class Parameters:
             elif one.kind in NAMED:
                 self._take(one, hints.get(one.name, Any), resources)
         self.names = self.codecs.keys()
-        self._handed_in = frozenset((*self.resources, self.unit))
+        self._handed_in = frozenset((*self.resources, *self.units))
         self._required = [name for name in self.names if name not in self.defaults]
         self._loose = frozenset(
             name for name, codec in self.codecs.items() if encoding.holds_anything(codec.annotation)
         )
+        self._with_sets = [
+            name for name, codec in self.codecs.items() if encoding.holds_sets(codec.annotation)
+        ]
         shown = {name: _default(value) for name, value in self.defaults.items()}
         self.stored_defaults = {name: given["default"] for name, given in shown.items() if given}
         fields = {name: codec.annotation for name, codec in self.codecs.items()}
@@ -88,7 +91,7 @@ class Parameters:
     def _take(self, one: inspect.Parameter, hint: Any, resources: Collection[Any]) -> None:
         bare = encoding.bare(hint)
         if one.name == UNIT or bare in UNITS:
-            self.unit = one.name
+            self.units.append(one.name)
             return
         if any(bare is kind for kind in resources):
             self.resources[one.name] = bare
@@ -129,6 +132,7 @@ class Parameters:
         if type(params) is not dict:
             params = parse.params_dict(params)
         try:
+            params = self._with_sorted_sets(params)
             data = encoding.encode(params)
             self._check(data)
         except Exception as error:  # noqa: BLE001 (whatever a value raises, `_explained` says which one it is)
@@ -144,6 +148,23 @@ class Parameters:
                 data = WithOutputs(data, params)
         parse.check_size(data, limit)
         return data
+
+    def canonical(self, data: bytes) -> dict[str, Any]:
+        """Stored params and the defaults of others, as JSON that is equal where the handler gets equal values."""
+        params = self.stored_defaults | parse.decode_params(data)
+        try:
+            values = params | self._whole.decode(params)
+        except msgspec.ValidationError:  # they hold outputs, or a default is of another type
+            return params
+        return parse.decode_params(encoding.encode(self._with_sorted_sets(values)))
+
+    def _with_sorted_sets(self, params: dict[str, Any]) -> dict[str, Any]:
+        if not self._with_sets:
+            return params
+        changed = {
+            name: encoding.with_sorted_sets(params[name]) for name in self._with_sets if name in params
+        }
+        return params | changed
 
     def _explained(self, params: dict[str, Any], error: Exception) -> bytes:
         """The params as JSON, if all that is wrong with them is that they hold outputs; else raise what is wrong."""
@@ -222,8 +243,8 @@ class Parameters:
                     f"{self._advice()}"
                 )
             values.update((name, params[name]) for name in params if name in unknown)
-        if self.unit is not None:
-            values[self.unit] = work
+        for name in self.units:
+            values[name] = work
         for name in self.resources:
             values[name] = resources[self.resources[name]]
         if not self._positional_only:
@@ -335,7 +356,7 @@ def _names_in_sight() -> dict[str, Any]:
 def _default(value: Any) -> dict[str, Any]:
     """A default as a schema says it; nothing of one without a JSON form, which is never stored."""
     try:
-        return {"default": encoding.plain(value)}
+        return {"default": encoding.plain(encoding.with_sorted_sets(value))}
     except Exception:  # noqa: BLE001 (it may be of any kind)
         return {}
 

@@ -346,10 +346,7 @@ class Registry:
             if unique is not None:
                 known_by = read_unique(unique, wait, has_run_at=due is not None,
                                        has_key=idempotency_key is not None)  # fmt: skip
-                given = parse.decode_params(data)
-                if known.parameters is not None:
-                    given = {**known.parameters.stored_defaults, **given}
-                unique_key = known_by.key(known.name, given, target)
+                unique_key = known_by.key(known.name, known.canonical(data), target)
                 rule = known_by.rule()
             named = () if tags is None else tagging.tags(tags)
             extras = Extras(named, seconds, outputs, rule)

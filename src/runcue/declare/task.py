@@ -84,6 +84,10 @@ class Task(msgspec.Struct, frozen=True):
         """The first of its services, or None."""
         return self.services[0] if self.services else None
 
+    def canonical(self, data: bytes) -> dict[str, Any]:
+        """Stored params as JSON that is equal where the handler gets equal values."""
+        return parse.decode_params(data) if self.parameters is None else self.parameters.canonical(data)
+
     @property
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of its params; where the handler is called with its unit, any dict will do."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from runcue.core.model.failure import describe
 from runcue.engine.callback_errors import log_trouble
 from runcue.errors import ResourceFailed
 
@@ -71,7 +72,7 @@ class Resources:
         try:
             return await asyncio.shield(holding.value)
         except Exception as error:
-            raise ResourceFailed(resource.name, error) from error
+            raise ResourceFailed(resource.name, describe(error)) from error
 
     async def _hold(self, resource: Resource, holding: Holding, arguments: dict[str, Any]) -> None:
         """Open a resource, keep it until it is over, and close it."""
@@ -93,4 +94,4 @@ class Resources:
 def _plain(error: BaseException) -> Exception:
     """An error that may be raised where the resource is awaited; a future does not accept every exception."""
     is_plain = isinstance(error, Exception) and not isinstance(error, (StopIteration, asyncio.CancelledError))
-    return error if is_plain else RuntimeError(f"{type(error).__name__}: {error}")  # type: ignore[return-value]
+    return error if is_plain else RuntimeError(describe(error))  # type: ignore[return-value]

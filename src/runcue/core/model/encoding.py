@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from enum import Enum
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from runcue.core.model import foreign, parse
 from runcue.errors import quoted
@@ -25,6 +27,9 @@ ADVICE: Final = (
     "Use JSON types, a dataclass, a Struct, a TypedDict, a pydantic model, datetime, UUID, Enum, Path, Decimal, "
     "bytes, set or tuple"
 )
+
+
+SETS: Final = (msgspec.inspect.SetType, msgspec.inspect.FrozenSetType)
 
 
 class Unsupported(Exception):
@@ -95,9 +100,32 @@ def check(annotation: Any) -> None:
         msgspec.json.Decoder(annotation, dec_hook=foreign.decoded)
     except Exception as error:  # whatever an annotation raises that cannot be looked at
         raise Unsupported(f"{shown(annotation)} has no JSON form ({error}). {ADVICE}") from error
-    for unknown in _customs(info, set()):
-        if not foreign.is_known(unknown):
-            raise Unsupported(f"{shown(unknown)} has no JSON form. {ADVICE}")
+    for part in _parts(info, set()):
+        if isinstance(part, msgspec.inspect.CustomType) and not foreign.is_known(part.cls):
+            raise Unsupported(f"{shown(part.cls)} has no JSON form. {ADVICE}")
+
+
+def holds_sets(annotation: Any) -> bool:
+    """True where a set may be somewhere inside a value."""
+    return any(isinstance(one, SETS) for one in _parts(msgspec.inspect.type_info(annotation), set()))
+
+
+def with_sorted_sets(value: Any) -> Any:
+    """A value to be encoded, with lists in place of its sets: text in a set has another order in each process."""
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(with_sorted_sets, value), key=_encode)
+    if isinstance(value, dict):
+        return {key: with_sorted_sets(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [with_sorted_sets(item) for item in value]
+    names = foreign.fields(value)
+    changed = copy(value) if names else value
+    if changed is value:  # a member of an enum has fields, too, and there is but one of it
+        return value
+    change = force_setattr if isinstance(value, msgspec.Struct) else object.__setattr__
+    for name in names:
+        change(changed, name, with_sorted_sets(getattr(value, name)))
+    return changed
 
 
 def holds_anything(annotation: Any) -> bool:
@@ -152,20 +180,20 @@ _long_number = re.compile(rb"\d{19}").search
 _decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
 
 
-def _customs(info: Any, seen: set[int]) -> list[Any]:
-    """The classes inside a type that msgspec does not know."""
-    if isinstance(info, msgspec.inspect.CustomType):
-        return [info.cls]
+def _parts(info: Any, seen: set[int]) -> Iterator[Any]:
+    """What msgspec knows about a type, and about all types inside it."""
     if id(info) in seen or not isinstance(info, (msgspec.Struct, tuple)):
-        return []
+        return
     seen.add(id(info))
+    yield info
     inner = info if isinstance(info, tuple) else [getattr(info, name) for name in info.__struct_fields__]
-    return [one for part in inner for one in _customs(part, seen)]
+    for part in inner:
+        yield from _parts(part, seen)
 
 
 def _is_loose(info: Any) -> bool:
     kinds = msgspec.inspect
-    if isinstance(info, kinds.AnyType):
+    if isinstance(info, kinds.AnyType) or (isinstance(info, kinds.CustomType) and info.cls is object):
         return True
     if isinstance(info, kinds.DictType):
         return _is_loose(info.value_type)
@@ -185,4 +213,5 @@ def _choices(annotation: Any) -> list[Any]:
 
 
 def _spoken(kind: str) -> str:
-    return {"object": "dict", "array": "list", "null": "None"}.get(kind, kind).replace(" | null", " | None")
+    names = {"object": "dict", "array": "list", "null": "None"}
+    return " | ".join(names.get(one, one) for one in kind.split(" | "))

@@ -6,6 +6,7 @@ Models are known by what they can do (`model_dump`, `model_validate_json`); no l
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -19,10 +20,21 @@ def is_model(value: Any) -> bool:
     return is_class or hasattr(kind, "__attrs_attrs__") or hasattr(kind, "model_dump")
 
 
+def fields(value: Any) -> Sequence[str]:
+    """The names of the fields of a dataclass, a Struct and an attrs class; none of anything else."""
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_fields__
+    kind = type(value)
+    declared = (
+        dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else getattr(kind, "__attrs_attrs__", ())
+    )
+    return [one.name for one in declared]
+
+
 def is_known(kind: Any) -> bool:
     """True for a class whose values are encoded and decoded here."""
     is_path = isinstance(kind, type) and issubclass(kind, PurePath)
-    return is_path or hasattr(kind, "model_validate_json")
+    return is_path or kind is object or hasattr(kind, "model_validate_json")
 
 
 def encoded(value: Any) -> Any:
@@ -53,6 +65,8 @@ def decoded(kind: Any, value: Any) -> Any:
 
 def schema(kind: Any) -> dict[str, Any]:
     """The JSON Schema of a class that is known here."""
+    if kind is object:
+        return {"description": "Any JSON value"}  # an empty one counts as none
     if issubclass(kind, PurePath):
         return {"type": "string", "format": "path"}
     made: dict[str, Any] = kind.model_json_schema()

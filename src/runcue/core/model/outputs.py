@@ -6,11 +6,12 @@ that `output` made count: the unit lists their ids, and what an application's ow
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Self
 
 import msgspec
+
+from runcue.core.model import foreign
 
 NAME: Final = "$output"
 
@@ -44,10 +45,8 @@ def outputs_in(value: Any) -> Iterator[str]:
         inner = value.values()
     elif isinstance(value, (list, tuple, set, frozenset)):
         inner = value
-    elif isinstance(value, msgspec.Struct):
-        inner = msgspec.structs.astuple(value)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        inner = [getattr(value, one.name) for one in dataclasses.fields(value)]
+    else:
+        inner = [getattr(value, name) for name in foreign.fields(value)]
     for item in inner:
         yield from outputs_in(item)
 
