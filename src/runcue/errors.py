@@ -146,7 +146,7 @@ _LIMITS = {
 _LATER = "delay= for seconds from now, or run_at= for a moment."
 _TOPICS: Final[Mapping[tuple[str, ...], Mapping[str, str]]] = {
     ("retry", "retries", "max_retries", "max_attempts", "attempts"): {
-        **dict.fromkeys(("task()", "submit()"), _RETRY),
+        **dict.fromkeys(("task()", "submit()", "options()"), _RETRY),
         "retry": "Say max_attempts=3.",
         ANYWHERE: "Give it to task() or submit(): retry=3.",
     },
@@ -160,11 +160,11 @@ _TOPICS: Final[Mapping[tuple[str, ...], Mapping[str, str]]] = {
         "task()": "Arguments of the handler are given to submit(): params={…}.",
     },
     ("countdown", "eta", "schedule"): {
-        "submit()": f"Say {_LATER}",
+        **dict.fromkeys(("submit()", "options()"), f"Say {_LATER}"),
         ANYWHERE: f"Give it to submit(): {_LATER}",
     },
     ("after", "deps", "dependencies"): {
-        "submit()": "Say depends_on=[id, …].",
+        **dict.fromkeys(("submit()", "options()"), "Say depends_on=[id, …]."),
         ANYWHERE: "Give it to submit(): depends_on=[id, …].",
     },
     ("priority", "queue", "delay", "run_at", "depends_on", "params"): {

@@ -103,6 +103,26 @@ async def test_options_hold_for_all_that_is_submitted_with_them() -> None:
     await cue.close()
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"params": {"page": 1}}, r"'params'\. Give it to submit\(\), for each unit\."),
+        ({"task": "other"}, r"'task'\. It takes 'delay', "),
+        ({"countdown": 3}, r"'countdown'\. Say delay= for seconds from now"),
+    ],
+)
+def test_an_option_that_there_is_not_is_refused_where_it_is_given(
+    options: dict[str, Any], problem: str
+) -> None:
+    cue = Cue()
+
+    @cue.task
+    async def call(page: int) -> None: ...
+
+    with pytest.raises(runcue.UnknownOption, match=rf"^options\(\) has no option {problem}"):
+        call.options(**options)
+
+
 async def test_units_as_values_make_a_graph_in_one_go() -> None:
     cue = Cue()
 
@@ -246,6 +266,8 @@ async def test_wrong_params_are_refused_by_name_and_nothing_is_queued(params: An
         await cue.submit(call, params=params)
     with pytest.raises(runcue.InvalidParams, match=r"^items\[1\]: " + problem[1:]):
         await cue.submit_many([{"task": "call", "params": {"page": 1}}, {"task": "call", "params": params}])
+    with pytest.raises(runcue.InvalidParams, match=r"^items\[1\]: " + problem[1:]):
+        await call.submit_many([{"page": 1}, params])
     assert sum((await cue.count()).values()) == 0
     await cue.close()
 

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, I
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
+from runcue.api.signature import PlainOptions
+from runcue.core.model import parse
 from runcue.declare.unit import Unit
 from runcue.errors import InvalidParams, RuncueError, quoted
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from runcue.api.cue import Cue
     from runcue.api.handle import Handle
     from runcue.api.mapping import Key, Params
-    from runcue.api.signature import PlainOptions
     from runcue.core.model.record import Work
     from runcue.engine.running import RunningWork
 
@@ -27,6 +28,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
+OPTIONS = tuple(PlainOptions.__annotations__)
 ATTRIBUTES = ("submit", "submit_many", "unit", "map", "options")
 
 
@@ -45,7 +47,7 @@ class Submitter(Generic[P, R]):
 
     async def submit_many(self, items: Iterable[Mapping[str, Any]]) -> list[Handle[R]]:
         """Submit many units at once, all or none: a dict of params for each."""
-        units = [Unit[R](self._task, dict(params), self._options) for params in items]
+        units = [Unit[R](self._task, _copied(params), self._options) for params in items]
         return await self._cue.submit_many(units)
 
     def unit(self, /, *args: P.args, **kwargs: P.kwargs) -> Unit[R]:
@@ -65,6 +67,7 @@ class Submitter(Generic[P, R]):
 
     def options(self, **options: Unpack[PlainOptions]) -> Submitter[P, R]:
         """The same with these options of `submit`, such as `priority=5`."""
+        parse.reject_unknown(options, OPTIONS, "options()")
         return Submitter(self._cue, self._task, {**self._options, **options})
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -81,6 +84,11 @@ class Submitter(Generic[P, R]):
                 f"are given by name: task {quoted(self._task)} is called with its unit, not with them.",
             )
         return kwargs
+
+
+def _copied(params: object) -> Any:
+    """A copy of params; what are none are refused when they are submitted."""
+    return dict(params) if isinstance(params, Mapping) else params
 
 
 class _NoCue:
