@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypedDict, Unpack
 from unittest.mock import AsyncMock, Mock, create_autospec
 
 import attrs
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from runcue import Cue, RunningWork, Work
 from runcue.core.model.encoding import Codec
-from runcue.core.model.outputs import Output
+from runcue.core.model.outputs import Output, WithOutputs
 from runcue.core.model.parse import decode_params
 from runcue.declare.options import Options
 from runcue.declare.registry import Registry
@@ -339,6 +339,43 @@ def test_what_takes_the_rest_is_checked_too() -> None:
         called(every_kind, a=1, c=1, more=object())
     with pytest.raises(InvalidParams, match=r"^params\.more is of type set, which JSON cannot hold\."):
         called(every_kind, a=1, c=1, more={1})
+
+
+def test_the_rest_has_the_type_of_its_annotation() -> None:
+    def call(page: int, **more: frozenset[str]) -> Any:
+        return more
+
+    assert called(call, page=1, a={"x"}, b=frozenset()) == {"a": {"x"}, "b": frozenset()}
+    with pytest.raises(
+        InvalidParams, match=r"^params\.b\[0\] must be str, not int\. .*\*\*more: frozenset\[str\]\.$"
+    ):
+        called(call, page=1, a={"x"}, b={3})
+    task = task_of(call)
+    assert task.encode({"page": 1, "a": {"y", "x", "z"}}, LIMIT) == b'{"page":1,"a":["x","y","z"]}'
+    assert type(task.encode({"page": 1, "a": {Output("u")}}, LIMIT)) is WithOutputs
+    with pytest.raises(
+        Permanent, match=r"^params\.a\[0\] must be str, not int\. The unit was submitted for another"
+    ):
+        task.call(Work("a", "call", {"page": 1, "a": [3]}))
+
+
+def test_the_rest_may_be_spelled_out() -> None:
+    class More(TypedDict, total=False):
+        word: str
+
+    def call(page: int, **more: Unpack[More]) -> Any:
+        return more
+
+    assert called(call, page=1, word="a") == {"word": "a"}
+
+
+def test_the_rest_must_have_a_json_form() -> None:
+    def call(**more: complex) -> None: ...
+
+    with pytest.raises(
+        ConfigError, match="Parameter 'more' of task 'call' cannot be submitted: complex has no"
+    ):
+        task_of(call)
 
 
 def test_a_key_that_is_no_text_is_unknown() -> None:

@@ -15,7 +15,7 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, Final, Never, NoReturn, NotRequired, TypedDict, get_type_hints
+from typing import Any, Final, Never, NoReturn, NotRequired, TypedDict, Unpack, get_origin, get_type_hints
 
 import msgspec
 
@@ -61,9 +61,14 @@ class Parameters:
         self._positional_only: list[str] = []
         self._rest: str | None = None
         """The parameter that takes the rest."""
+        self._rest_codec: Codec | None = None
+        """The codec of each of the rest, where an annotation says what they are."""
         for one in parameters:
             if one.kind is one.VAR_KEYWORD:
                 self._rest = one.name
+                hint = hints.get(one.name, Any)
+                if hint not in ANYTHING and get_origin(hint) is not Unpack:
+                    self._rest_codec = self._codec(one.name, hint)
             elif one.kind in NAMED:
                 self._take(one, hints.get(one.name, Any), resources)
         self.names = self.codecs.keys()
@@ -75,6 +80,8 @@ class Parameters:
         self._with_sets = [
             name for name, codec in self.codecs.items() if encoding.holds_sets(codec.annotation)
         ]
+        rest = self._rest_codec
+        self._rest_has_sets = rest is not None and encoding.holds_sets(rest.annotation)
         shown = {name: _default(value) for name, value in self.defaults.items()}
         self.stored_defaults = {name: given["default"] for name, given in shown.items() if given}
         fields = {name: codec.annotation for name, codec in self.codecs.items()}
@@ -96,13 +103,7 @@ class Parameters:
         if any(bare is kind for kind in resources):
             self.resources[one.name] = bare
             return
-        try:
-            self.codecs[one.name] = Codec(Any if hint in ANYTHING else hint)
-        except Unsupported as error:
-            raise ConfigError(
-                f"Parameter {quoted(one.name)} of task {quoted(self.task)} cannot be submitted: {error}, or declare "
-                "what makes it with @cue.resource before the task."
-            ) from None
+        self.codecs[one.name] = self._codec(one.name, Any if hint in ANYTHING else hint)
         if one.default is not one.empty:
             self.defaults[one.name] = one.default
         if one.kind is one.POSITIONAL_ONLY:
@@ -111,6 +112,15 @@ class Parameters:
     def refuses(self, name: str) -> bool:
         """True for the name of a param that no submission can have."""
         return name not in self.names and self._rest is None
+
+    def _codec(self, name: str, hint: Any) -> Codec:
+        try:
+            return Codec(hint)
+        except Unsupported as error:
+            raise ConfigError(
+                f"Parameter {quoted(name)} of task {quoted(self.task)} cannot be submitted: {error}, or declare "
+                "what makes it with @cue.resource before the task."
+            ) from None
 
     # submitting ---------------------------------------------------------------------------------------
 
@@ -135,14 +145,20 @@ class Parameters:
             params = self._with_sorted_sets(params)
             data = encoding.encode(params)
             self._check(data)
+            if self._rest_codec is not None:
+                for name in params.keys() - self.names:
+                    self._rest_codec.check(encoding.encode(params[name]))
         except Exception as error:  # noqa: BLE001 (whatever a value raises, `_explained` says which one it is)
             data = self._explained(params, error)
         if self._rest is not None:
             self._refuse_unknown(params)
-        if self._loose or self._rest is not None:
+        is_rest_loose = self._rest is not None and self._rest_codec is None
+        if self._loose or is_rest_loose:
             # What no annotation tells how to restore must be plain JSON, as in params that are not annotated.
             loose = {
-                name: value for name, value in params.items() if name not in self.names or name in self._loose
+                name: value
+                for name, value in params.items()
+                if name in self._loose or (is_rest_loose and name not in self.names)
             }
             if type(parse.encode_params(loose, limit)) is WithOutputs:
                 data = WithOutputs(data, params)
@@ -159,12 +175,14 @@ class Parameters:
         return parse.decode_params(encoding.encode(self._with_sorted_sets(values)))
 
     def _with_sorted_sets(self, params: dict[str, Any]) -> dict[str, Any]:
-        if not self._with_sets:
+        if not self._with_sets and not self._rest_has_sets:
             return params
-        changed = {
-            name: encoding.with_sorted_sets(params[name]) for name in self._with_sets if name in params
+        return {
+            name: encoding.with_sorted_sets(value)
+            if name in self._with_sets or (self._rest_has_sets and name not in self.names)
+            else value
+            for name, value in params.items()
         }
-        return params | changed
 
     def _explained(self, params: dict[str, Any], error: Exception) -> bytes:
         """The params as JSON, if all that is wrong with them is that they hold outputs; else raise what is wrong."""
@@ -172,7 +190,7 @@ class Parameters:
         self._refuse_missing(params)
         has_outputs = False
         for name, value in params.items():
-            codec = self.codecs.get(name)
+            codec = self.codecs.get(name, self._rest_codec)
             try:
                 data = encoding.encode(value, _path(name))
                 is_output = next(outputs_in(value), None) is not None
@@ -216,7 +234,8 @@ class Parameters:
 
     def _declared(self, name: str) -> str:
         if name not in self.codecs:
-            return f"Task {quoted(self.task)} declares **{self._rest}."
+            hint = "" if self._rest_codec is None else f": {encoding.shown(self._rest_codec.annotation)}"
+            return f"Task {quoted(self.task)} declares **{self._rest}{hint}."
         annotation = self.codecs[name].annotation
         shown = name if annotation is Any else f"{name}: {encoding.shown(annotation)}"
         return f"Task {quoted(self.task)} declares {shown}."
@@ -242,7 +261,7 @@ class Parameters:
                     f"{_path(name)} is unknown: task {quoted(self.task)} takes {self._spoken_names()}. "
                     f"{self._advice()}"
                 )
-            values.update((name, params[name]) for name in params if name in unknown)
+            values.update((name, self._one_of_rest(name, params[name])) for name in params if name in unknown)
         for name in self.units:
             values[name] = work
         for name in self.resources:
@@ -252,6 +271,15 @@ class Parameters:
         given = self.defaults | values
         by_place = [given[name] for name in self._positional_only if name in given]
         return by_place, {name: value for name, value in values.items() if name not in self._positional_only}
+
+    def _one_of_rest(self, name: str, value: Any) -> Any:
+        if self._rest_codec is None:
+            return value
+        try:
+            return self._rest_codec.decode(value)
+        except msgspec.ValidationError as error:
+            where, problem = encoding.problem(error)
+            raise Permanent(f"{_path(name, where)} {problem}. {self._advice()}") from None
 
     def _advice(self) -> str:
         return "The unit was submitted for another version of its task; edit it, or submit it anew."
