@@ -143,6 +143,31 @@ def test_an_annotation_without_a_json_form_is_refused_with_a_way_out(annotation:
         Codec(annotation)
 
 
+@pytest.mark.parametrize(
+    ("annotation", "problem"),
+    [
+        (
+            dict[tuple[int, int], float],
+            r"^dict\[tuple\[int, int\], float\] has no JSON form: keys of dicts have to be",
+        ),
+        (list[dict[Point, int]], "keys of dicts have to be text, numbers or dates$"),
+        (dict[str, set[dict[str, int]]], "lists, sets and dicts cannot be in a set$"),
+    ],
+)
+def test_what_can_never_be_encoded_or_decoded_is_refused(annotation: Any, problem: str) -> None:
+    with pytest.raises(Unsupported, match=problem):
+        Codec(annotation)
+
+
+@pytest.mark.parametrize(
+    "value", [{1: 2}, {1.5: 2}, {Style.SHORT: 2}, {UUID(int=3): 2}, {datetime(2026, 1, 2, tzinfo=UTC): 2}]
+)
+def test_keys_may_be_whatever_is_one_text(value: Any) -> None:
+    codec = Codec(dict[type(next(iter(value))), int])  # type: ignore[misc]
+    codec.check(encoding.encode(value))
+    assert codec.decode(codec.encode(value)) == value
+
+
 def test_object_stands_for_anything_that_json_holds() -> None:
     codec = Codec(dict[str, object])
     value = {"a": [1, {"b": None}]}

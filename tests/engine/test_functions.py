@@ -300,6 +300,12 @@ async def test_too_many_arguments_are_refused() -> None:
     with pytest.raises(runcue.InvalidParams, match="params do not fit"):
         await call.submit(1, page=2)  # type: ignore[misc]
 
+    @cue.task
+    async def named(page: int, *, size: int = 3) -> None: ...
+
+    with pytest.raises(runcue.InvalidParams, match="params do not fit"):
+        await named.submit(1, 2)  # type: ignore[call-arg]
+
 
 async def test_a_handler_that_meant_its_unit_is_told_how_to_get_it() -> None:
     cue = Cue()

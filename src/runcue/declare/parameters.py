@@ -59,6 +59,8 @@ class Parameters:
         self.codecs: dict[str, Codec] = {}
         self.defaults: dict[str, Any] = {}
         self._positional_only: list[str] = []
+        self._by_place: list[str] = []
+        """The params that a call may give without their names."""
         self._rest: str | None = None
         """The parameter that takes the rest."""
         self._rest_codec: Codec | None = None
@@ -106,6 +108,8 @@ class Parameters:
         self.codecs[one.name] = self._codec(one.name, Any if hint in ANYTHING else hint)
         if one.default is not one.empty:
             self.defaults[one.name] = one.default
+        if one.kind is not one.KEYWORD_ONLY:
+            self._by_place.append(one.name)
         if one.kind is one.POSITIONAL_ONLY:
             self._positional_only.append(one.name)
 
@@ -128,7 +132,7 @@ class Parameters:
         """The params of a call with these arguments."""
         if not args:
             return kwargs
-        names = list(self.names)
+        names = self._by_place
         if len(args) > len(names) or not kwargs.keys().isdisjoint(names[: len(args)]):
             raise InvalidParams(
                 "params", f"do not fit: task {quoted(self.task)} takes {self._spoken_names()}."

@@ -30,6 +30,23 @@ ADVICE: Final = (
 
 
 SETS: Final = (msgspec.inspect.SetType, msgspec.inspect.FrozenSetType)
+NO_ITEMS: Final = (
+    msgspec.inspect.ListType,
+    msgspec.inspect.SetType,
+    msgspec.inspect.DictType,
+    msgspec.inspect.TypedDictType,
+)
+"""What cannot be in a set."""
+NO_KEYS: Final = (
+    *NO_ITEMS,
+    msgspec.inspect.FrozenSetType,
+    msgspec.inspect.TupleType,
+    msgspec.inspect.VarTupleType,
+    msgspec.inspect.NamedTupleType,
+    msgspec.inspect.DataclassType,
+    msgspec.inspect.StructType,
+)
+"""What JSON cannot have as the key of an object."""
 
 
 class Unsupported(Exception):
@@ -103,6 +120,12 @@ def check(annotation: Any) -> None:
     for part in _parts(info, set()):
         if isinstance(part, msgspec.inspect.CustomType) and not foreign.is_known(part.cls):
             raise Unsupported(f"{shown(part.cls)} has no JSON form. {ADVICE}")
+        if isinstance(part, msgspec.inspect.DictType) and isinstance(part.key_type, NO_KEYS):
+            raise Unsupported(
+                f"{shown(annotation)} has no JSON form: keys of dicts have to be text, numbers or dates"
+            )
+        if isinstance(part, SETS) and isinstance(part.item_type, NO_ITEMS):
+            raise Unsupported(f"{shown(annotation)} has no values: lists, sets and dicts cannot be in a set")
 
 
 def holds_sets(annotation: Any) -> bool:
