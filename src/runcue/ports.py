@@ -197,6 +197,10 @@ class SharedStore(Store, Protocol):
         id of a process that died."""
         ...
 
+    def watch(self, submitted: Callable[[], None]) -> None:
+        """Call `submitted` when something was submitted from outside that no turn has taken."""
+        ...
+
     def is_alive(self, worker: str) -> bool:
         """False when that process is known to be dead."""
         ...

@@ -370,6 +370,10 @@ class Cue:
         """Submit one unit for each item, at most `window` ahead of the loop, and yield each as it ends."""
         return mapping.works(self._open("map"), self._registry, task, items, key, params, window)
 
+    def wake(self) -> None:
+        """Have what was submitted from outside looked for now, not within the next tenth of a second."""
+        self._open("wake").look()
+
     # running ----------------------------------------------------------------------------------------------
 
     def start(self, queues: str | Iterable[str] | None = None) -> None:

@@ -19,7 +19,7 @@ from runcue.core.ledger.fleet import HERE
 from runcue.core.limits.headers import asked
 from runcue.core.limits.service import Limits
 from runcue.core.model.failure import describe
-from runcue.core.schedule.plan import Declare, Hello, Lost, Plan, Tell, Verdicts
+from runcue.core.schedule.plan import Declare, Hello, Look, Lost, Plan, Tell, Verdicts
 from runcue.core.schedule.scheduler import Scheduler
 from runcue.core.views.explain import OWN_POOL, POOL, THREADS
 from runcue.declare.arguments import NEEDS_PSYCOPG
@@ -317,6 +317,7 @@ class System:
                 self._shared.listen(
                     self.engine.store_changed, lambda worker: self.engine.inbox.put(Lost(worker))
                 )
+                self._shared.watch(self.look)
             except BaseException:
                 self._shared.abandon()
                 raise
@@ -324,6 +325,10 @@ class System:
         self.queries = Queries(self.engine, self.store, self.bus, registry.view, registry.result)
         self._watchdog: Watchdog | None = None
         self._number = 0
+
+    def look(self) -> None:
+        """Have the next turn take what was submitted from outside."""
+        self.engine.inbox.put(Look())
 
     def id_maker(self) -> Callable[[], str]:
         """Makes ids that sort by time; `Ledger.state_of` recognizes generated ids by their form."""

@@ -267,6 +267,7 @@ class Registry:
                 implicit=tuple(one for one in rule.implicit if one != HERE),
                 questions=questions,
                 settings=settings,
+                timeout=self.tasks[name].timeout,
             )
             for name, rule in self.rules.items()
         }

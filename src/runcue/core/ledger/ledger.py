@@ -209,10 +209,14 @@ class Ledger:
 
     # pending ------------------------------------------------------------------------------------------------
 
-    def accept(self, specs: Sequence[Spec], *, is_plain: bool = False) -> list[Record]:
-        """Make a record for each new unit. Those that wait for nothing are put in their lane; the others are
-        returned, for the caller to place. `is_plain` says that none has a key or dependencies."""
+    def accept(
+        self, specs: Sequence[Spec], *, is_plain: bool = False, at: float | None = None
+    ) -> list[Record]:
+        """Make a record for each new unit, submitted then (None: now). Those that wait for nothing are put in their
+        lane; the others are returned, for the caller to place. `is_plain` says that none has a key or dependencies."""
         now, plan, seq, lanes = self.turn.now, self.turn.plan, self.counters.seq, self.lanes
+        if at is not None:
+            now = min(at, now)
         settings = lanes.settings
         find_lane: Callable[[Spec], Lane | None] = lanes.lane_of
         if self.fleet is not None and specs:  # all of them come from one program

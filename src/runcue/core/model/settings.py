@@ -68,6 +68,8 @@ class Rule(msgspec.Struct, frozen=True):
     """Which callbacks are called about its units; None where a single program decides for all its tasks alike."""
     settings: Settings | None = None
     """The options of the program that declared it; None for those of the deciding process."""
+    timeout: float | None = None
+    """The timeout of a unit that was submitted from outside without one."""
 
     @property
     def own(self) -> tuple[str, ...]:

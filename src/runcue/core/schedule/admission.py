@@ -9,17 +9,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from runcue.core.ledger.ledger import Ledger
+from runcue.core.model.failure import describe
 from runcue.core.model.parse import decode_params
 from runcue.core.model.record import Spec, WorkState
 from runcue.core.schedule.duplicates import Duplicates
 from runcue.core.schedule.graph import find_cycle
-from runcue.core.schedule.outcome import fail_for, join
-from runcue.core.schedule.plan import NO_ANSWER, ReadRequest, Submit, Withdraw
+from runcue.core.schedule.outcome import cancel, fail_for, join
+from runcue.core.schedule.plan import NO_ANSWER, Cancel, ReadRequest, Submission, Submit, Withdraw
 from runcue.errors import DependencyCycle, DuplicateWork, QueueFull, SubmitError, UnknownService, quoted
 
 NEARLY_FULL = 0.8
+UNSETTLED = ("#unsettled",)
+"""The services of a unit whose task nobody has declared yet. They are replaced by those of the task; where each unit
+of the task has its own, this one has none that exists, and does not start."""
+CHOOSES = (
+    "Task {} chooses the services of each unit: submit it with cue.submit(…, connection=…), which knows how."
+)
 
 
 def add_needs(ledger: Ledger, submit: Submit, wanted: ReadRequest) -> None:
@@ -64,7 +72,7 @@ def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> object:
         return refusal
     if duplicates is not None:
         duplicates.apply()
-    for record in ledger.accept(fresh, is_plain=submit.is_plain):
+    for record in ledger.accept(fresh, is_plain=submit.is_plain, at=submit.at):
         if record.spec.depends_on:
             ledger.retention.want_for(record)
             join(ledger, record)
@@ -73,6 +81,42 @@ def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> object:
     if fresh:
         _emit_depth(ledger, ledger.lanes.settings_of(fresh[0].task).max_queued)
     return [spec.id for spec in fresh] if ids is None else ids
+
+
+def take_submission(ledger: Ledger, item: Submission) -> None:
+    """Accept a unit that was submitted from outside. One that is refused fails, and one that has the key of another
+    unit is cancelled, so that whoever submitted it finds out. An exact repetition is dropped."""
+    submit = item.submit
+    [spec] = submit.specs
+    settings = ledger.lanes.settings_of(spec.task)
+    answer: object = None if item.problem is None else SubmitError(item.problem)
+    # Nobody can be made to wait for room: then it is accepted all the same.
+    submit.is_answered = settings.reject_policy != "block"
+    if answer is None and not item.is_settled:
+        rule = ledger.lanes.rules.get(spec.task)
+        services = UNSETTLED if rule is None or rule.services is None else rule.services
+        if rule is not None:
+            spec = replace(spec, timeout=rule.timeout if spec.timeout is None else spec.timeout)
+            if rule.services is None:
+                answer = SubmitError(CHOOSES.format(quoted(spec.task)))
+        submit.specs = [spec := replace(spec, services=services)]
+    known = ledger.working.latest(spec.id)
+    if answer is None and known is not None and _is_repeated(known.spec, spec):
+        return
+    answer = take(ledger, submit) if answer is None else answer
+    if answer == [spec.id]:
+        return
+    id = spec.id
+    if ledger.working.state_of(id) is not None:  # the name of another unit
+        id = f"{id}~{ledger.counters.seq + 1}"
+    ledger.accept([replace(spec, id=id, idempotency_key=None, unique_key=None)], at=submit.at)
+    if isinstance(answer, Exception):
+        record = ledger.working.live(id)
+        assert record is not None
+        fail_for(ledger, record, describe(answer), answer)
+    else:
+        assert isinstance(answer, list)
+        cancel(ledger, Cancel(id, reason=f"duplicate of {answer[0]}"))
 
 
 def withdraw(ledger: Ledger, item: Withdraw) -> bool:
@@ -198,6 +242,14 @@ def _is_same(known: Spec, spec: Spec, is_run_anew: bool = False) -> bool:
     else:
         return True
     raise DuplicateWork(known.id, spec.idempotency_key, differs=differs)
+
+
+def _is_repeated(known: Spec, spec: Spec) -> bool:
+    """True when a unit was submitted from outside once more, as it was: whoever did could not know."""
+    try:
+        return known.idempotency_key == spec.idempotency_key and _is_same(known, spec)
+    except DuplicateWork:
+        return False
 
 
 def _canonical(params: bytes) -> bytes:

@@ -45,6 +45,19 @@ class Submit(msgspec.Struct, eq=False):
     """True when some units use an amount of a quantity, which has to fit into its window."""
     is_answered: bool = True
     """False when no caller waits for the ids: nothing can be refused, and the units count as accepted already."""
+    at: float | None = None
+    """When they were submitted, if that is not this turn."""
+
+
+class Submission(msgspec.Struct, eq=False):
+    """A unit that was submitted from outside. Nobody waits for an answer: what is refused becomes a failed unit."""
+
+    submit: Submit
+    is_settled: bool = True
+    """False when its services are those of its task, and its timeout, too, if it has none: whoever submitted it
+    knows only the name of the task."""
+    problem: str | None = None
+    """What was wrong with what was submitted, if anything was: it fails with that."""
 
 
 class Withdraw(msgspec.Struct, eq=False):
@@ -204,13 +217,17 @@ class Lost(msgspec.Struct, eq=False):
     worker: str
 
 
+class Look(msgspec.Struct, eq=False):
+    """Something was submitted from outside: the turn that takes this takes that, too."""
+
+
 class Missed(msgspec.Struct, eq=False):
     """A process may have lost its letters: callbacks that it was to call have to be asked for anew."""
 
 
 Item = (
     Submit | Withdraw | Outcome | Ended | Entered | Verdicts | Cancel | Revive | Edit | Purge | Configure | Declare
-    | Adjust | Pause | Tell | Serve | Lost | Charge | Observe | Hello | Missed
+    | Adjust | Pause | Tell | Serve | Lost | Charge | Observe | Hello | Missed | Submission | Look
 )  # fmt: skip
 
 
@@ -218,6 +235,7 @@ class Post(msgspec.Struct, frozen=True):
     """Items that a process left for the deciding process, all in one row of the inbox."""
 
     worker: str
+    """The process; empty for items that came from outside, which nobody waits for the answer to."""
     number: int
     items: list[Item]
 

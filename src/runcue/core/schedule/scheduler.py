@@ -38,6 +38,7 @@ from runcue.core.schedule.plan import (
     Entered,
     Hello,
     Item,
+    Look,
     Lost,
     Missed,
     Observe,
@@ -50,6 +51,7 @@ from runcue.core.schedule.plan import (
     ReadResult,
     Revive,
     Serve,
+    Submission,
     Submit,
     Tell,
     TurnReader,
@@ -60,7 +62,7 @@ from runcue.core.schedule.starting import start
 from runcue.errors import UnknownService
 
 NOTHING = ReadRequest()
-LOOKS_UP = frozenset({Submit, Revive, Edit, Purge})
+LOOKS_UP = frozenset({Submit, Submission, Revive, Edit, Purge})
 """Items that may be about stored units."""
 
 
@@ -144,8 +146,9 @@ class Scheduler:
             elif isinstance(item, Edit):
                 wanted.ids.add(item.id)
             else:
-                assert isinstance(item, Submit)
-                admission.add_needs(ledger, item, wanted)
+                submit = item.submit if isinstance(item, Submission) else item
+                assert isinstance(submit, Submit)
+                admission.add_needs(ledger, submit, wanted)
         return ledger.lookups.unread(wanted)
 
     def absorb(self, wanted: ReadRequest, found: ReadResult) -> None:
@@ -158,8 +161,9 @@ class Scheduler:
         assert ledger.fleet is not None
         for post in posts:
             ledger.turn.act_for(post.worker)
-            ledger.fleet.heard_of(post.worker, ledger.turn.now)
-            for place, item in enumerate(post.items):
+            if post.worker:
+                ledger.fleet.heard_of(post.worker, ledger.turn.now)
+            for place, item in enumerate(post.items if post.worker else ()):
                 if type(item) in REQUESTS and not (type(item) is Submit and not item.is_answered):
                     ledger.answers.expect(post, place)
             self._take(post.items)
@@ -407,5 +411,7 @@ REPORTS: dict[type, Callable[[Ledger, Any], object]] = {
     Serve: lambda ledger, item: ledger.ready.serve(item.queues),
     Lost: lambda ledger, item: takeover.lose(ledger, item.worker),
     Missed: lambda ledger, item: takeover.ask_again(ledger, ledger.turn.origin),
+    Submission: admission.take_submission,
+    Look: lambda ledger, item: None,  # the turn has taken what it announces
 }
 """The items that are not answered, apart from `Outcome`."""

@@ -43,12 +43,17 @@ def ask(connection: Connection, questions: Sequence[str]) -> list[list[Any]]:
     return [[tuple(found.values()) for found in answer or ()] for answer in _decode(text)]
 
 
-_INBOX: Final = (
-    "SELECT id, worker, number, body FROM (SELECT id, worker, number, body, "
-    "sum(length(body)) OVER (ORDER BY id) - length(body) AS before "
-    "FROM (SELECT * FROM inbox ORDER BY id LIMIT ${}) AS first) AS found "
-    f"WHERE before <= {MOST_SIGNS} ORDER BY id"
-)
+def _first_of(table: str, names: Sequence[str]) -> str:
+    """The first rows of a table, in the order of their first column, as many as are not too much in their last."""
+    said, key, text = ", ".join(names), names[0], names[-1]
+    return (
+        f"SELECT {said} FROM (SELECT {said}, sum(length({text})) OVER (ORDER BY {key}) - length({text}) AS before "
+        f"FROM (SELECT * FROM {table} ORDER BY {key} LIMIT ${{}}) AS first) AS found "
+        f"WHERE before <= {MOST_SIGNS} ORDER BY {key}"
+    )
+
+
+_INBOX: Final = _first_of("inbox", ("id", "worker", "number", "body"))
 INBOX: Final = _INBOX.format(1)
 """As many posts as one turn may take."""
 _KEYS: Final = ("seq", "id")
@@ -72,10 +77,12 @@ POSTGRES: Final = Dialect(
     insert_tag=inserting("unit_tags", columns.TAG, own=[("unit",)]),
     end_tag=updating("unit_tags", ("ending",), ("tag", "value", "unit"), also="unit_tags.ending = 0"),
     delete_post=ByKey("DELETE FROM inbox WHERE id = ANY($1)"),
+    delete_submission=ByKey("DELETE FROM submissions WHERE number = ANY($1)"),
     # By `work_units_by_index_key` alone: of two parts joined, PostgreSQL would read and sort all that is left.
     page=f"{SELECT} WHERE index_key = $1 AND (sort_key, seq) > ($2, $3) ORDER BY sort_key, seq LIMIT $4",
     oldest=f"{SELECT} WHERE seq > $1 AND state = 'pending' ORDER BY seq LIMIT $2",
     submitted="SELECT at, body FROM inbox WHERE strpos(body, $1) > 0 ORDER BY id",
+    submissions=_first_of("submissions", statements.SUBMISSION).format(1),
     config="SELECT key, value FROM config WHERE value IS NOT NULL",
     ask=ask,
     spare=20,
@@ -95,9 +102,11 @@ BEGIN: Final = f"{statements.HEAD}, identity, clock_offset, extract(epoch FROM c
 """The counters, which queue this is, how far the server's clock is from queue time, and what that clock says."""
 OPENING: Final = (
     f"SELECT {BEGIN}, CASE WHEN revision = $1 AND decider = $2 "
-    f"THEN (SELECT json_agg(q) FROM ({_INBOX.format(3)}) AS q)::text END FROM head"
+    f"THEN (SELECT json_agg(q) FROM ({_INBOX.format(3)}) AS q)::text END, "
+    "EXISTS (SELECT 1 FROM submissions) FROM head"
 )
-"""All that a turn has to know of who goes on deciding: the counters, and what others left for it."""
+"""All that a turn has to know of who goes on deciding: the counters, what others left for it, and whether anything
+was submitted from outside."""
 _KEPT: Final = (
     "ON CONFLICT (worker) DO UPDATE SET turn = excluded.turn "
     "WHERE commits.turn < excluded.turn RETURNING turn"

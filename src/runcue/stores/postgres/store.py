@@ -36,8 +36,10 @@ from runcue.stores.postgres.transaction import PostgresTransaction
 from runcue.stores.presence import presence
 from runcue.stores.presence.peer_monitor import Trouble
 from runcue.stores.sql.database import StoreOptions, poke_here, sweep_unknown
+from runcue.stores.sql.statements import FIRST_SUBMISSION
 from runcue.stores.sql.store import SqlStore
 from runcue.stores.sql.store_thread import StoreThread, Ticket
+from runcue.stores.sql.submission_watch import First
 from runcue.stores.sql.tables import Tables
 
 logger = logging.getLogger("runcue")
@@ -151,9 +153,8 @@ class PostgresDatabase:
             if self._is_stopped and self._reading is None:
                 raise StoreError(f"{self._address.shown} is closed. Open the queue anew.", self.place)
             try:
-                if self._reading is None:
-                    self._reading = Tables(Link(self._address, read_only=True), statements.POSTGRES)
-                link: Link = self._reading.connection
+                link = self._link_to_read()
+                assert self._reading is not None
                 (identity,) = link.begin_with(ONE_MOMENT, "SELECT identity FROM head", locked=0.0)
                 try:
                     if str(identity) != self.transaction.identity:
@@ -169,6 +170,24 @@ class PostgresDatabase:
                 if is_last or not (is_gone(error) or is_passing(error)):
                     raise translate_use(error, self._address) from cause_of(error, self._address)
         raise AssertionError("the second try returns or raises")
+
+    def first_submission(self) -> First:
+        """The first row that was submitted from outside, and which process decides. In any thread."""
+        with self._guard:
+            if self._is_stopped:
+                return None, None
+            try:
+                found: Any = self._link_to_read().execute(FIRST_SUBMISSION).fetchone()
+            except psycopg.Error as error:
+                self._close_reading()
+                raise translate_use(error, self._address) from cause_of(error, self._address)
+        return found[0], found[1]
+
+    def _link_to_read(self) -> Link:
+        if self._reading is None:
+            self._reading = Tables(Link(self._address, read_only=True), statements.POSTGRES)
+        link: Link = self._reading.connection
+        return link
 
     def _close_reading(self) -> None:
         beside, self._reading = self._reading, None

@@ -61,6 +61,8 @@ class OpeningPosts:
 
     found: str | None = None
     """What the opening of the turn under way found, as JSON."""
+    may_have_submissions = True
+    """Whether it found that anything was submitted from outside."""
 
     def may_have_posts(self, connection: Connection) -> bool:
         """Yes: whether there are any is known already."""
@@ -175,27 +177,27 @@ class PostgresTransaction:
     def _wait(self, link: Link) -> None:
         """Wait for the turn. A session that holds it and stands still is ended, if the server does not do that."""
         deadline = time.monotonic() + PATIENCE
-        posts = None
+        posts, has_submissions = None, True
         self._presence.drain()  # the turn sees all that wake-ups announced so far
         while True:
             opening = self._opening(link)
             self._asked_at = presence.boottime()
             try:
-                *self._row, posts = link.begin_with(schema.turn_of(self._address), opening)
+                *self._row, posts, has_submissions = link.begin_with(schema.turn_of(self._address), opening)
                 break
             except errors.LockNotAvailable:
                 link.undo()
                 if time.monotonic() >= deadline:
                     raise
                 schema.end_standstill(link)
-        self._posts.found = posts
+        self._posts.found, self._posts.may_have_submissions = posts, has_submissions
         if self._row[-3] != self.identity:
             raise replaced("holds another queue now", self._address)
 
     def _opening(self, link: Link) -> str:
         """The statement with which a turn begins: what there is to know, and what others left."""
         if self.tables.decided is None:
-            return f"SELECT {statements.BEGIN}, NULL FROM head"
+            return f"SELECT {statements.BEGIN}, NULL, true FROM head"
         bindings = (self.tables.decided, self._worker, self.tables.inbox.limit)
         return link.prepared("runcue_opening", statements.OPENING, bindings)
 

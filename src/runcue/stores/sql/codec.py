@@ -130,9 +130,13 @@ def _text_of(services: tuple[str, ...]) -> str:
     return text
 
 
+def retry_fields(retry: Retry) -> dict[str, Any]:
+    """A policy for retries, but for what is code."""
+    return {name: getattr(retry, name) for name in retry.__struct_fields__ if name != "retry_on"}
+
+
 def _retry_text(retry: Retry) -> str:
-    fields = {name: getattr(retry, name) for name in retry.__struct_fields__ if name != "retry_on"}
-    return _encode(fields).decode()
+    return _encode(retry_fields(retry)).decode()
 
 
 def _params(id: str, text: str) -> bytes:

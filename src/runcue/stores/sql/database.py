@@ -22,6 +22,7 @@ from runcue.stores.presence.wakeups import sweep
 from runcue.stores.sql.mailbox import Letter
 from runcue.stores.sql.pruning import Deleted
 from runcue.stores.sql.store_thread import StoreThread, Ticket
+from runcue.stores.sql.submission_watch import First
 from runcue.stores.sql.tables import Tables
 
 T = TypeVar("T")
@@ -117,6 +118,10 @@ class Database(Protocol):
 
     async def read(self, look: Callable[[Tables], T], check: Callable[[], None]) -> T:
         """What `look` finds in the tables, read beside the turns, once `check` has raised nothing."""
+        ...
+
+    def first_submission(self) -> First:
+        """The first row that was submitted from outside, and which process decides. In any thread."""
         ...
 
     def check(self) -> None:

@@ -19,6 +19,7 @@ from runcue.ports import Outgoing
 from runcue.stores.sql import statements, wire
 from runcue.stores.sql.connection import Connection, Row
 from runcue.stores.sql.session import Session
+from runcue.stores.sql.submissions import Submissions
 
 logger = logging.getLogger("runcue")
 
@@ -29,6 +30,11 @@ MOST_SIGNS = 8_000_000
 
 class PostSource(Protocol):
     """How the turns of one database read posts."""
+
+    @property
+    def may_have_submissions(self) -> bool:
+        """Whether anything may have been submitted from outside since then; to be asked after `may_have_posts`."""
+        ...
 
     def may_have_posts(self, connection: Connection) -> bool:
         """Whether any may have been left since the last turn of this process."""
@@ -55,6 +61,7 @@ class Inbox:
         self._source = source
         self._taken: list[int] = []
         """The posts that this turn took."""
+        self._submissions = Submissions(session)
         self._took_back = False
         """True when this turn took back what another process had been given."""
         self.has_more = False
@@ -69,7 +76,7 @@ class Inbox:
     @property
     def must_write(self) -> bool:
         """True when this turn took anything."""
-        return bool(self._taken) or self._took_back
+        return bool(self._taken) or self._took_back or self._submissions.are_taken
 
     def put(self, post: Outgoing, at: float) -> None:
         """Leave a post for the deciding process."""
@@ -78,12 +85,21 @@ class Inbox:
         self.has_more = True
 
     def posts(self, *, anew: bool) -> list[Post]:
-        """The posts that were left, in order. The turn deletes them. `anew` when another process decided last."""
+        """The posts that were left, in order, and what was submitted from outside. The turn deletes them. `anew`
+        when another process decided last."""
         self._taken, self._took_back = [], False
         source, connection = self._source, self._session.connection
         assert source is not None
         if not source.may_have_posts(connection) and not anew and not self.has_more:
             return []
+        found = self._left(source, connection, anew=anew)
+        if anew or source.may_have_submissions or self._submissions.has_more:
+            found += self._submissions.take()
+            self.has_more |= self._submissions.has_more
+        return found
+
+    def _left(self, source: PostSource, connection: Connection, *, anew: bool) -> list[Post]:
+        """The posts that were left, in order."""
         found: list[Post] = []
         number = signs = 0
         limit, self.has_more = self.limit, False
@@ -108,6 +124,7 @@ class Inbox:
         """Delete the posts that this turn took."""
         if self._taken:
             self._session.executemany(self._session.dialect.delete_post, [(id,) for id in self._taken])
+        self._submissions.delete()
 
     def write_letters(self, parts: dict[str, Plan]) -> None:
         """Leave the parts of a plan for the processes that they are for."""
@@ -133,11 +150,13 @@ class Inbox:
     def turn_over(self) -> None:
         """The turn was committed, or wrote nothing."""
         self._taken = []
+        self._submissions.turn_over()
         if self._source is not None:
             self._source.turn_over()
 
     def forget(self) -> None:
         """The turn was not committed, or there is another connection now."""
         self._taken = []
+        self._submissions.turn_over()
         if self._source is not None:
             self._source.forget()

@@ -62,6 +62,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     end_tag: Any
     """UPDATE of how the units of tags have ended."""
     delete_post: Any
+    delete_submission: Any
 
     page: str
     """The next rows under an index key ($1) after a sort key ($2) and a number ($3), $4 at most."""
@@ -69,6 +70,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """The first pending units after a number ($1), $2 at most."""
     submitted: str
     """The posts whose text has $1 in it."""
+    submissions: str
+    """The first rows of what was submitted from outside, $1 at most."""
     config: str
     """What the application stored, but for what is no text."""
     ask: Callable[[Connection, Sequence[str]], list[list[Any]]]
@@ -253,6 +256,17 @@ WORKER_SIGN_OFF: Final = (
 POST: Final = "INSERT INTO inbox (worker, number, at, body) VALUES ($1, $2, $3, $4)"
 UNREAD: Final = "SELECT number FROM inbox WHERE worker = $1"
 POST_DELETE: Final = "DELETE FROM inbox WHERE id = $1"
+SUBMISSION: Final = ("number", "at", "kind", "id", "item")
+SUBMISSIONS: Final = f"SELECT {', '.join(SUBMISSION)} FROM submissions ORDER BY number LIMIT $1"
+SUBMISSION_DELETE: Final = "DELETE FROM submissions WHERE number = $1"
+SUBMITTED_OUTSIDE: Final = (
+    "SELECT number, at, id, item FROM submissions WHERE kind = 'submit' ORDER BY number"
+)
+SUBMITTED_OUTSIDE_ONE: Final = (
+    "SELECT number, at, id, item FROM submissions WHERE kind = 'submit' AND id = $1 ORDER BY number LIMIT 1"
+)
+FIRST_SUBMISSION: Final = "SELECT (SELECT min(number) FROM submissions), decider FROM head"
+"""Whether something was submitted from outside, and which process decides."""
 LETTER: Final = insert_into("letters", columns.LETTER)
 CLAIM: Final = "DELETE FROM letters WHERE worker = $1 RETURNING id, kind, body"
 UNSTARTED: Final = "SELECT body FROM letters WHERE worker = $1 AND kind = 'start'"

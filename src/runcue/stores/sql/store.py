@@ -40,6 +40,7 @@ from runcue.stores.sql.database import (
 from runcue.stores.sql.housekeeping import Housekeeping
 from runcue.stores.sql.pruning import Deleted, forget_files, prune
 from runcue.stores.sql.store_thread import StoreThread, Ticket
+from runcue.stores.sql.submission_watch import SubmissionWatch
 from runcue.stores.sql.tables import Tables
 
 logger = logging.getLogger("runcue")
@@ -103,6 +104,7 @@ class SqlStore:
         self._peer_monitor = PeerMonitor(
             self._presence, database.peers, self._trouble, options.end_leftovers, is_on_loop=is_on_loop
         )
+        self._submission_watch: SubmissionWatch | None = None
         self._is_closed = False
         self.local = database.local
         self.worker = database.worker
@@ -365,6 +367,17 @@ class SqlStore:
             self._housekeeping.begin()
         self._database.listen(self._peer_monitor.notice, self._debounce.hear, lost)
 
+    def watch(self, submitted: Callable[[], None]) -> None:
+        """Call `submitted` when something was submitted from outside that no turn has taken. On virtual time nobody
+        watches."""
+        if not self._is_on_loop:
+            self._submission_watch = SubmissionWatch(
+                self._database.first_submission,
+                self.worker,
+                lambda: post_to_loop(self._loop, submitted),
+                self._trouble,
+            )
+
     def is_alive(self, worker: str) -> bool:
         """False when that process is known to be dead."""
         try:
@@ -435,6 +448,8 @@ class SqlStore:
         if self._heart is not None:
             self._heart.close()
         self._database.stop()
+        if self._submission_watch is not None:
+            self._submission_watch.close()
 
     def _sign_off(self) -> None:
         try:

@@ -1,6 +1,6 @@
 """The units of a queue as its users see them: those that are stored, and those that were only accepted.
 
-A unit that no turn has decided on yet is in a post (inbox.py).
+A unit that no turn has decided on yet is in a post (inbox.py), or was submitted from outside (submissions.py).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from runcue.stores.sql import codec, finding, statements, wire
 from runcue.stores.sql.columns import ENDINGS
 from runcue.stores.sql.records import Records
 from runcue.stores.sql.session import Session
+from runcue.stores.sql.submissions import Submissions
 
 
 class Units:
@@ -31,6 +32,7 @@ class Units:
     def __init__(self, session: Session, records: Records) -> None:
         self._session = session
         self._records = records
+        self._outside = Submissions(session)
         self.has_seen_post = False
         """True once this look has found a unit that was only accepted: it may be newer than the last revision."""
 
@@ -54,7 +56,8 @@ class Units:
     def accepted(self) -> list[Record]:
         """The units that were accepted and not decided on, in order, after all others."""
         rows: list[Any] = self._session.execute(self._session.dialect.submitted, ('"submit"',)).fetchall()
-        if not rows:
+        outside = self._outside.records(0)
+        if not rows and not outside:
             return []
         self.has_seen_post = True
         found: list[Record] = []
@@ -67,7 +70,7 @@ class Units:
             found += [
                 Record(one.id, one, seq + len(found) + n, at, at, since=at) for n, one in enumerate(specs, 1)
             ]
-        return found
+        return found + [replace(one, seq=seq + len(found) + one.seq) for one in outside]
 
     def latest(self, query: Query) -> list[Record]:
         """The records that a query finds, newest first, also of units that were only just accepted."""
@@ -150,4 +153,6 @@ class Units:
                 places = {record.id: record.seq for record in self.accepted()}
                 seq = places.get(work_id) or self._records.head().seq + 1
                 return Record(spec.id, spec, seq, at, at, since=at)
-        return None
+        found = self._outside.record(work_id, self._records.head().seq + 1)
+        self.has_seen_post |= found is not None
+        return found

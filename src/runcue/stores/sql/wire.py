@@ -40,6 +40,7 @@ from runcue.core.schedule.plan import (
     Entered,
     Hello,
     Item,
+    Look,
     Lost,
     Missed,
     Observe,
@@ -122,6 +123,7 @@ class _Rule(msgspec.Struct, omit_defaults=True):
     services: tuple[str, ...] | None = None
     questions: Questions | None = None
     settings: Settings | None = None
+    timeout: float | None = None
 
 
 class _Hello(msgspec.Struct):
@@ -202,11 +204,15 @@ def _submit_in(item: _Submit) -> Submit:
 
 
 def _rule_out(rule: Rule) -> _Rule:
-    return _Rule(_retry_out(rule.retry), rule.implicit, rule.services, rule.questions, rule.settings)
+    return _Rule(
+        _retry_out(rule.retry), rule.implicit, rule.services, rule.questions, rule.settings, rule.timeout
+    )
 
 
 def _rule_in(rule: _Rule) -> Rule:
-    return Rule(_retry_in(rule.retry), rule.implicit, rule.services, rule.questions, rule.settings)
+    return Rule(
+        _retry_in(rule.retry), rule.implicit, rule.services, rule.questions, rule.settings, rule.timeout
+    )
 
 
 def _outcome_out(item: Outcome) -> _Outcome:
@@ -280,6 +286,7 @@ _OUT: Final[dict[type, tuple[str, _Out | None]]] = {
     Charge: ("charge", None),
     Observe: ("observe", None),
     Missed: ("missed", None),
+    Look: ("look", None),
     Hello: (
         "hello",
         lambda item: _Hello(item.worker, {name: _rule_out(rule) for name, rule in item.rules.items()}),

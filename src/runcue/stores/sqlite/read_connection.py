@@ -14,10 +14,13 @@ from typing import TypeVar
 import apsw
 
 from runcue.errors import StoreError
+from runcue.stores.sql.statements import FIRST_SUBMISSION
 from runcue.stores.sql.store_thread import StoreThread
+from runcue.stores.sql.submission_watch import First
 from runcue.stores.sql.tables import Tables
 from runcue.stores.sqlite.file import check_same, open_beside, translate, undo
 from runcue.stores.sqlite.schema import shown
+from runcue.stores.sqlite.statements import DATA_VERSION
 from runcue.stores.sqlite.wal_sync import Disk
 
 T = TypeVar("T")
@@ -41,6 +44,9 @@ class ReadConnection:
         self._thread = StoreThread("runcue-looking")
         self._guard = threading.Lock()
         self._is_closed = False
+        self._version: int | None = None
+        """What said that nobody has committed anything since `_first` was read."""
+        self._first: First = (None, None)
 
     async def ask(self, look: Callable[[Tables], T]) -> T:
         """What `look` finds in the tables."""
@@ -57,9 +63,8 @@ class ReadConnection:
         with self._guard:
             if self._is_closed:
                 raise StoreError(f"{shown(self._path)} is closed. Open the queue anew.", self._path)
-            if self._tables is None:
-                self._tables = self._make_tables(open_beside(self._path, self._identity))
-            tables, connection = self._tables, self._tables.connection
+            tables = self._opened()
+            connection = tables.connection
             try:
                 connection.execute("BEGIN DEFERRED")  # this connection cannot write, and needs no lock
                 try:
@@ -77,7 +82,30 @@ class ReadConnection:
                 check_same(self._path, self._identity)
                 raise problem from error
 
+    def _opened(self) -> Tables:
+        if self._tables is None:
+            self._tables = self._make_tables(open_beside(self._path, self._identity))
+        return self._tables
+
+    def first_submission(self) -> First:
+        """The first row that was submitted from outside, and which process decides. In any thread."""
+        with self._guard:
+            if self._is_closed:
+                return None, None
+            connection = self._opened().connection
+            try:
+                version = connection.execute(DATA_VERSION).fetchone()[0]
+                if version != self._version:
+                    self._first = connection.execute(FIRST_SUBMISSION).fetchone()
+                    self._version = version
+            except apsw.Error as error:
+                problem = translate(error, self._path, connection)
+                self._let_go()
+                raise problem from error
+            return self._first
+
     def _let_go(self) -> None:
+        self._version = None
         tables, self._tables = self._tables, None
         if tables is not None:
             tables.connection.close()

@@ -12,8 +12,8 @@ Rules:
 - `lease_expires_at` is the end of the worker's lease, which it renews three times as often. It is there for people to
   read: on one host the kernel's lock shows who lives.
 - `inbox` holds what processes left for the deciding process, `letters` what it decided for others, as JSON
-  (sql/wire.py): reading a row deletes it. `tasks` holds the rules of tasks; `fleet` of head counts changes of
-  workers.
+  (sql/wire.py): reading a row deletes it. `submissions` holds what was submitted from outside (sql/submissions.py).
+  `tasks` holds the rules of tasks; `fleet` of head counts changes of workers.
 - `extra` holds what few units or services have, as one JSON object: the cost of a unit, the service that it was
   started on, its tags and the like; a service's quantities, keys and adaptive limit. `key` of service_log names a
   quantity.
@@ -26,6 +26,7 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import apsw
@@ -332,6 +333,15 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     ) WITHOUT ROWID;
     CREATE INDEX unit_groups_done ON unit_groups (done_at) WHERE done_at IS NOT NULL;
     """,
+    """
+    CREATE TABLE submissions (
+        number INTEGER PRIMARY KEY,
+        at REAL NOT NULL,
+        kind TEXT NOT NULL,
+        id TEXT NOT NULL,
+        item TEXT NOT NULL
+    );
+    """,
 )
 VERSION: Final = len(MIGRATIONS)
 
@@ -340,10 +350,17 @@ FORMER_NAMES: Final = {
 }  # fmt: skip
 """What step 6 renamed: tables and indexes by the names that a damaged file of an earlier version still has."""
 
+SINCE: Final = {
+    name: version
+    for version, step in enumerate(MIGRATIONS, 1)
+    for name in re.findall(r"CREATE TABLE (\w+)", step)
+}
+"""The version that brought each table: a file of an earlier one does not have it."""
+
 TABLES: Final = frozenset({
     "attempts", "circuit_state", "config", "dependencies", "events", "forgotten", "head", "inbox",
-    "index_heads", "letters", "paused_queues", "quarantine", "service_log", "services", "tasks", "unit_groups",
-    "unit_tags", "work_units", "workers",
+    "index_heads", "letters", "paused_queues", "quarantine", "service_log", "services", "submissions", "tasks",
+    "unit_groups", "unit_tags", "work_units", "workers",
 })  # fmt: skip
 
 

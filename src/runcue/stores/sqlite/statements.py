@@ -10,6 +10,8 @@ from runcue.stores.sql import statements
 from runcue.stores.sql.connection import Row
 from runcue.stores.sql.statements import SELECT, Dialect
 
+DATA_VERSION: Final = "PRAGMA data_version"
+"""Finds a number that changes when another connection has committed anything."""
 MANY: Final = 500
 """How many texts one statement names."""
 
@@ -46,11 +48,13 @@ SQLITE: Final = Dialect(
     insert_tag=statements.TAG_INSERT,
     end_tag=statements.TAG_END,
     delete_post=statements.POST_DELETE,
+    delete_submission=statements.SUBMISSION_DELETE,
     # In two parts: one comparison of pairs would walk through all rows of one sort key, which a whole batch may have.
     page=f"{SELECT} WHERE index_key = $1 AND sort_key = $2 AND seq > $3 "
     f"UNION ALL {SELECT} WHERE index_key = $1 AND sort_key > $2 ORDER BY sort_key, seq LIMIT $4",
     oldest=f"{SELECT} INDEXED BY work_units_pending WHERE seq > $1 AND state = 'pending' ORDER BY seq LIMIT $2",
     submitted="SELECT at, body FROM inbox WHERE instr(body, $1) > 0 ORDER BY id",
+    submissions=statements.SUBMISSIONS,
     config="SELECT key, value FROM config WHERE typeof(key) = 'text' AND typeof(value) = 'text'",
     ask=lambda connection, questions: [connection.execute(one).fetchall() for one in questions],
     spare=None,

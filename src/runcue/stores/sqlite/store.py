@@ -21,6 +21,7 @@ from runcue.stores.presence.peer_monitor import Trouble
 from runcue.stores.sql.database import StoreOptions, poke_here, sweep_unknown
 from runcue.stores.sql.store import SqlStore
 from runcue.stores.sql.store_thread import StoreThread, Ticket
+from runcue.stores.sql.submission_watch import First
 from runcue.stores.sql.tables import Tables
 from runcue.stores.sqlite import file, transaction
 from runcue.stores.sqlite.file import check_same, identity, open_file, translate, undo
@@ -173,6 +174,10 @@ class FileDatabase:
             raise untold(self._path, error) from error
         except (apsw.Error, UnicodeDecodeError) as error:
             raise translate(error, self._path, self.tables.connection) from error
+
+    def first_submission(self) -> First:
+        """The first row that was submitted from outside, and which process decides. In any thread."""
+        return self._read_connection.first_submission()
 
     def check(self) -> None:
         """Refuse another file than the one that was opened."""

@@ -28,13 +28,12 @@ from runcue.stores.sql.store_thread import Ticket
 from runcue.stores.sql.tables import Tables
 from runcue.stores.sqlite.file import check_same, open_file, translate, undo
 from runcue.stores.sqlite.schema import shown
+from runcue.stores.sqlite.statements import DATA_VERSION
 from runcue.stores.sqlite.wal_checkpoint import Log
 from runcue.stores.sqlite.wal_sync import Disk
 
 INBOX_COLUMNS: Final = ("id", "worker", "number", "body")
 INBOX: Final = f"SELECT {', '.join(INBOX_COLUMNS)} FROM inbox ORDER BY id LIMIT $1"
-VERSION: Final = "PRAGMA data_version"
-"""Finds a number that changes when another connection has committed anything."""
 PATIENCE = 30.0
 """Seconds that a turn is waited for before that is an error."""
 
@@ -42,12 +41,14 @@ PATIENCE = 30.0
 class FilePosts:
     """The posts in a file (a PostSource)."""
 
+    may_have_submissions = True
+    """Whoever commits may have left a post or submitted something: which of the two, the file does not tell."""
     _version: int | None = None
     _version_now: int | None = None
 
     def may_have_posts(self, connection: Connection) -> bool:
         """Whether another connection has committed anything since the last turn of this one."""
-        self._version_now = connection.execute(VERSION).fetchone()[0]
+        self._version_now = connection.execute(DATA_VERSION).fetchone()[0]
         return bool(self._version_now != self._version)
 
     def rows(self, connection: Connection, limit: int, *, anew: bool) -> Iterator[Row]:

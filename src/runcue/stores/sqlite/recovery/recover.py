@@ -32,7 +32,7 @@ from runcue.stores.sqlite.owner import check_queue
 from runcue.stores.sqlite.recovery.copy import Copy, Shape, shapes
 from runcue.stores.sqlite.recovery.pages import Log, Pages, Tree
 from runcue.stores.sqlite.recovery.rebuild import Mending
-from runcue.stores.sqlite.schema import APPLICATION_ID, FORMER_NAMES, TABLES, check_header, shown
+from runcue.stores.sqlite.schema import APPLICATION_ID, FORMER_NAMES, SINCE, TABLES, check_header, shown
 
 KEPT: Final = ("", "-wal", "-journal")
 BESIDE: Final = ("-wal", "-journal", "-shm")
@@ -186,7 +186,7 @@ class _Image:
     def roots(self, known: dict[str, Shape]) -> dict[str, int]:
         """Where each table and index begins: as the file says, or where it would in a new one.
 
-        Refuses a file that is not ours, or too new.
+        Refuses a file that is not ours, or too new. What a file of its version does not have is no longer `known`.
         """
         tree = Tree(self.pages, 1, True, lambda values: len(values) == 5)
         found = {
@@ -199,12 +199,19 @@ class _Image:
             if not tree.is_whole and name not in roots and shape.root not in roots.values():
                 roots[name] = shape.root
         self._check_ours(set(found), known["head"], roots.get("head", 0))
+        for name, since in SINCE.items():
+            if name not in found and 0 < self._version < since:
+                known.pop(name, None)
         return roots
+
+    @property
+    def _version(self) -> int:
+        return int.from_bytes(self.pages.header[60:64], signed=True)
 
     def _check_ours(self, names: set[str], head: Shape, root: int) -> None:
         """A header that is damaged is made up for by the names of our tables, and they by the row of our counters."""
         header = self.pages.header
-        version = int.from_bytes(header[60:64], signed=True)
+        version = self._version
         application = int.from_bytes(header[68:72], signed=True)
         if header.startswith(MAGIC) and application == APPLICATION_ID and version > 0:
             check_header(self.path, application, version)
