@@ -51,7 +51,7 @@ CUE = {
     "on_stall_warning", "on_group_done", "around", "observe", "resource",
     # work
     "submit", "submit_many", "get", "list", "dead", "count", "cancel", "retry", "edit", "purge", "purge_dead", "wait",
-    "result", "results", "join", "map", "tally", "group",
+    "result", "results", "join", "map", "tally", "group", "wake",
     # running
     "start", "stop", "close", "loop", "name", "path",
     # looking and operating

@@ -97,6 +97,19 @@ class Received(msgspec.Struct):
     """False when the queue does not list this process: it has not introduced itself, or was taken for dead."""
 
 
+class Insertion(msgspec.Struct, frozen=True):
+    """How anybody submits to a queue from outside, on a connection of their own to its database."""
+
+    database: str
+    """"PostgreSQL" or "SQLite"."""
+    where: str
+    """The file or the address, as it may be shown."""
+    statement: str
+    """An INSERT with {} where values are bound. It inserts nothing into another queue than this."""
+    values: Callable[[str], tuple[str | float, ...]]
+    """The values to bind, given the rows as text."""
+
+
 class Store(Protocol):
     """Keeps records. One turn at a time changes them."""
 
@@ -170,6 +183,11 @@ class InlineStore(Store, Protocol):
 @runtime_checkable
 class SharedStore(Store, Protocol):
     """A store that several processes may have open."""
+
+    @property
+    def insertion(self) -> Insertion:
+        """How anybody submits to this queue from outside."""
+        ...
 
     async def exchange(self, post: Outgoing | None) -> Received:
         """Leave a post for the deciding process, if there is one, and read the letters to this process."""

@@ -342,6 +342,7 @@ async def look_at_it(work: runcue.Work) -> None:
     assert_type(await cue.now(), float)
     assert_type(await cue.last_event(), int)
     assert_type(await cue.tally(), dict[str, dict[str, int]])
+    cue.wake()
     assert_type(await cue.dependents("a", limit=5), list[runcue.Work])
     assert_type(await cue.explain_many(["a"]), dict[str, runcue.Explanation])
     group = cue.group("g")

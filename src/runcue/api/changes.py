@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from runcue.api import connections
 from runcue.core.schedule.plan import Cancel, Revive
 from runcue.declare import arguments
+from runcue.errors import SubmitError
+from runcue.stores.sql.submissions import CANCEL, RETRY, change_row
 
 if TYPE_CHECKING:
     from runcue.api.wiring import System
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
 
 async def cancel(system: System, work_id: str | None, cascade: bool, which: Mapping[str, Any]) -> int:
     """Cancel units; True for one that had not ended, or how many of the chosen ones had not."""
+    if (connection := which.get("connection")) is not None:
+        return await _changed_on(connection, system, CANCEL, work_id, cascade, which)
     if work_id is None or which:
         query = arguments.some_units("cancel", work_id, **which)
         return await system.queries.cancel(query, cascade=cascade)
@@ -22,7 +27,20 @@ async def cancel(system: System, work_id: str | None, cascade: bool, which: Mapp
 
 async def retry(system: System, work_id: str | None, cascade: bool, which: Mapping[str, Any]) -> int:
     """Retry units; True for one that had failed or was cancelled, or how many of the chosen ones had failed."""
+    if (connection := which.get("connection")) is not None:
+        return await _changed_on(connection, system, RETRY, work_id, cascade, which)
     if work_id is None or which:
         query = arguments.some_units("retry", work_id, **which)
         return await system.queries.retry(query, cascade=cascade)
     return bool(await system.engine.request(Revive(arguments.work_id(work_id), cascade)))
+
+
+async def _changed_on(
+    connection: Any, system: System, kind: str, work_id: str | None, cascade: bool, which: Mapping[str, Any]
+) -> bool:
+    """Cancel or retry a unit on a connection of the user's own. What becomes of that nobody knows yet: True."""
+    if work_id is None or len(which) > 1:
+        raise SubmitError(f"With connection= give {kind}() one id, and nothing else but cascade.")
+    row = change_row(kind, arguments.work_id(work_id), cascade=cascade)
+    await connections.insert(connection, system.store, [row])
+    return True

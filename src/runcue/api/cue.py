@@ -18,7 +18,7 @@ from runcue.api.functions import Submitter, attached
 from runcue.api.group import Group
 from runcue.api.handle import Handle, Handles
 from runcue.api.signature import CueOptions, Duration, RateValue, SubmitOptions, TaskOptions, Where, Which
-from runcue.api.submission import accept
+from runcue.api.submission import accept, outside_id, submit_on
 from runcue.api.sync import Sync
 from runcue.api.wiring import System, file_of, opened
 from runcue.core.model.events import Event
@@ -230,8 +230,12 @@ class Cue:
         if isinstance(task, Unit):
             options = {**task.arguments(), **options}
             task = options.pop("task")
-        spec = self._registry.spec(task, make_id=system.id_maker(), **options)
-        if system.store.is_inline and self._registry.always_accepts(spec):
+        connection = options.pop("connection", None)
+        make_id = system.id_maker() if connection is None else outside_id
+        spec = self._registry.spec(task, make_id=make_id, **options)
+        if connection is not None:
+            ids = await submit_on(connection, system, [spec])
+        elif system.store.is_inline and self._registry.always_accepts(spec):
             system.engine.accept(spec)
             ids = [spec.id]
         else:
@@ -239,16 +243,23 @@ class Cue:
         return self._handles.of(ids, [spec])[0]
 
     @overload
-    async def submit_many(self, items: Iterable[Unit[R]]) -> builtins.list[Handle[R]]: ...
+    async def submit_many(
+        self, items: Iterable[Unit[R]], *, connection: Any = None
+    ) -> builtins.list[Handle[R]]: ...
     @overload
     async def submit_many(
-        self, items: Iterable[Mapping[str, Any] | Unit[Any]]
+        self, items: Iterable[Mapping[str, Any] | Unit[Any]], *, connection: Any = None
     ) -> builtins.list[Handle[Any]]: ...
-    async def submit_many(self, items: Iterable[Any]) -> builtins.list[Handle[Any]]:
+    async def submit_many(
+        self, items: Iterable[Any], *, connection: Any = None
+    ) -> builtins.list[Handle[Any]]:
         """Submit many units at once, all or none: dicts of `submit`'s arguments. Returns the ids in order."""
         system = self._open("submit")
-        specs = self._registry.specs(items, system.id_maker())
-        ids = await accept(system, self._registry, specs) if specs else []
+        specs = self._registry.specs(items, system.id_maker() if connection is None else outside_id)
+        if connection is not None:
+            ids = await submit_on(connection, system, specs)
+        else:
+            ids = await accept(system, self._registry, specs) if specs else []
         return self._handles.of(ids, specs)
 
     async def get(self, work_id: str) -> Work | None:
@@ -296,19 +307,25 @@ class Cue:
         return Group(self, self._open("group").queries, arguments.group_name(name))
 
     @overload
-    async def cancel(self, work_id: str, *, cascade: bool = False) -> bool: ...
+    async def cancel(self, work_id: str, *, cascade: bool = False, connection: Any = None) -> bool: ...
     @overload
     async def cancel(self, *, cascade: bool = False, **which: Unpack[Which]) -> int: ...
     async def cancel(self, work_id: str | None = None, *, cascade: bool = False, **which: Any) -> int:
-        """Cancel a unit (True when it had not ended), or all that are chosen as in `list` (how many had not)."""
+        """Cancel a unit (True when it had not ended), or all that are chosen as in `list` (how many had not).
+
+        With a `connection` it is cancelled once the transaction of that is committed: True, whatever comes of it.
+        """
         return await changes.cancel(self._open("cancel"), work_id, cascade, which)
 
     @overload
-    async def retry(self, work_id: str, *, cascade: bool = False) -> bool: ...
+    async def retry(self, work_id: str, *, cascade: bool = False, connection: Any = None) -> bool: ...
     @overload
     async def retry(self, *, cascade: bool = False, **which: Unpack[Which]) -> int: ...
     async def retry(self, work_id: str | None = None, *, cascade: bool = False, **which: Any) -> int:
-        """Retry a failed or cancelled unit (True when it was one), or all failed ones chosen as in `list`."""
+        """Retry a failed or cancelled unit (True when it was one), or all failed ones chosen as in `list`.
+
+        With a `connection` it is retried once the transaction of that is committed: True, whatever comes of it.
+        """
         return await changes.retry(self._open("retry"), work_id, cascade, which)
 
     async def edit(

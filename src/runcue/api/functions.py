@@ -47,8 +47,10 @@ class Submitter(Generic[P, R]):
 
     async def submit_many(self, items: Iterable[Mapping[str, Any]]) -> list[Handle[R]]:
         """Submit many units at once, all or none: a dict of params for each."""
-        units = [Unit[R](self._task, _copied(params), self._options) for params in items]
-        return await self._cue.submit_many(units)
+        connection = self._options.get("connection")
+        options = {name: value for name, value in self._options.items() if name != "connection"}
+        units = [Unit[R](self._task, _copied(params), options) for params in items]
+        return await self._cue.submit_many(units, connection=connection)
 
     def unit(self, /, *args: P.args, **kwargs: P.kwargs) -> Unit[R]:
         """A unit as a value, to be submitted with others by `cue.submit_many`."""

@@ -121,6 +121,7 @@ class PlainOptions(TypedDict, total=False):
     expires: Duration | None
     tags: Mapping[str, str] | None
     group: str | None
+    connection: Any
 
 
 class SubmitOptions(PlainOptions, total=False):

@@ -1,18 +1,37 @@
-"""Submits checked units, and waits for room where the queue is full and `reject_policy="block"`."""
+"""Submits units: to a turn, which may have to wait for room (`reject_policy="block"`), or from outside."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import secrets
+import time
+from typing import TYPE_CHECKING, Any
 
+from runcue.api import connections
 from runcue.core.schedule.plan import Withdraw
 from runcue.errors import QueueFull
 from runcue.host.loops import within
+from runcue.stores.sql.submissions import unit_row
 
 if TYPE_CHECKING:
     from runcue.api.wiring import System
     from runcue.core.model.record import Spec
     from runcue.declare.registry import Registry
+
+
+async def submit_on(connection: Any, system: System, specs: list[Spec]) -> list[str]:
+    """Submit these units on a connection of the user's own; their ids, in order."""
+    if specs:
+        await connections.insert(
+            connection, system.store, [unit_row(spec, is_settled=True) for spec in specs]
+        )
+    return [spec.id for spec in specs]
+
+
+def outside_id() -> str:
+    """An id for a unit that no turn has accepted yet. It sorts by time, and has another form than those of a queue's
+    own, so that others may depend on it before it is accepted."""
+    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
 
 
 async def accept(system: System, registry: Registry, specs: list[Spec]) -> list[str]:

@@ -419,8 +419,8 @@ class Registry:
         if not isinstance(item, dict):
             form = "{'task': 'echo', 'params': {…}}"
             raise SubmitError(f"expected a dict of submit's arguments, such as {form}, got {quoted(item)}.")
-        if not item.keys() <= _submit_options:
-            parse.reject_unknown(item, SUBMIT_OPTIONS, "submit()")
+        if not item.keys() <= _item_options:
+            parse.reject_unknown(item, ITEM_OPTIONS, "submit()")
         return self.spec(make_id=make_id, **item)
 
     def always_accepts(self, spec: Spec) -> bool:
@@ -542,8 +542,9 @@ class Registry:
 
 
 TASK_OPTIONS: Final = ("name", *(Registry.task.__kwdefaults__ or ()))
-SUBMIT_OPTIONS: Final = ("task", *(Registry.spec.__kwdefaults__ or ()))
-_submit_options = frozenset(SUBMIT_OPTIONS)
+ITEM_OPTIONS: Final = ("task", *(Registry.spec.__kwdefaults__ or ()))
+SUBMIT_OPTIONS: Final = (*ITEM_OPTIONS, "connection")
+_item_options = frozenset(ITEM_OPTIONS)
 
 
 def _check_replaces(before: Task, task: Task) -> None:

@@ -212,8 +212,9 @@ class Ledger:
     def accept(
         self, specs: Sequence[Spec], *, is_plain: bool = False, at: float | None = None
     ) -> list[Record]:
-        """Make a record for each new unit, submitted then (None: now). Those that wait for nothing are put in their
-        lane; the others are returned, for the caller to place. `is_plain` says that none has a key or dependencies."""
+        """Make a record for each new unit, submitted `at` some time (None: now). Those that wait for nothing are put
+        in their lane; the others are returned, for the caller to place. `is_plain` says that none has a key or
+        dependencies."""
         now, plan, seq, lanes = self.turn.now, self.turn.plan, self.counters.seq, self.lanes
         if at is not None:
             now = min(at, now)

@@ -16,11 +16,12 @@ from typing import Any, Final, TypeVar
 import psycopg
 
 from runcue.errors import StoreError
-from runcue.ports import Outgoing, Received
+from runcue.ports import Insertion, Outgoing, Received
 from runcue.stores.postgres import schema, statements
 from runcue.stores.postgres.address import Address
 from runcue.stores.postgres.beats import Beats, note
 from runcue.stores.postgres.exchange import Exchange
+from runcue.stores.postgres.insertion import insertion_into
 from runcue.stores.postgres.link import (
     ONE_MOMENT,
     Link,
@@ -170,6 +171,11 @@ class PostgresDatabase:
                 if is_last or not (is_gone(error) or is_passing(error)):
                     raise translate_use(error, self._address) from cause_of(error, self._address)
         raise AssertionError("the second try returns or raises")
+
+    @property
+    def insertion(self) -> Insertion:
+        """How anybody submits to this queue from outside."""
+        return insertion_into(self._address, self.transaction.identity)
 
     def first_submission(self) -> First:
         """The first row that was submitted from outside, and which process decides. In any thread."""

@@ -15,7 +15,7 @@ from runcue.core.model.state import Head
 from runcue.core.schedule.plan import Plan
 from runcue.errors import StoreError
 from runcue.host.system import processes
-from runcue.ports import Clock, Outgoing, Received
+from runcue.ports import Clock, Insertion, Outgoing, Received
 from runcue.stores.presence import presence
 from runcue.stores.presence.peer_monitor import EndLeftovers, Trouble
 from runcue.stores.presence.wakeups import sweep
@@ -118,6 +118,11 @@ class Database(Protocol):
 
     async def read(self, look: Callable[[Tables], T], check: Callable[[], None]) -> T:
         """What `look` finds in the tables, read beside the turns, once `check` has raised nothing."""
+        ...
+
+    @property
+    def insertion(self) -> Insertion:
+        """How anybody submits to this queue from outside."""
         ...
 
     def first_submission(self) -> First:

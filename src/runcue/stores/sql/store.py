@@ -23,7 +23,7 @@ from runcue.core.views.query import Query
 from runcue.errors import ForkedConnection, StoreError, quoted
 from runcue.host.loops import post_to_loop, within
 from runcue.host.shortage import no_memory
-from runcue.ports import Decide, Outgoing, Received, Takeover
+from runcue.ports import Decide, Insertion, Outgoing, Received, Takeover
 from runcue.stores.presence import presence
 from runcue.stores.presence.peer_monitor import PeerMonitor
 from runcue.stores.presence.wakeup_debounce import WakeupDebounce
@@ -120,6 +120,11 @@ class SqlStore:
             except BaseException:
                 self.abandon()
                 raise
+
+    @property
+    def insertion(self) -> Insertion:
+        """How anybody submits to this queue from outside."""
+        return self._database.insertion
 
     def me(self) -> Worker:
         """This process, as far as the store knows it."""

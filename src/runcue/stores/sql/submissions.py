@@ -2,7 +2,7 @@
 
 Rules:
 - A row is a unit to submit, or a unit to cancel or retry. Its JSON names what it says, so that any language can write
-  it: `unit_text` says how a unit is written, and is the one place that does.
+  it; what it does not name is as usual.
 - A turn takes the rows that it sees, in the order of their numbers, and deletes them in its own transaction. The
   highest number is never remembered: rows appear in the order of their commits.
 - A row that says something wrong of a unit makes that unit fail, so that it is seen. A row of a kind that this
@@ -12,8 +12,8 @@ Rules:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from typing import Any, Final, get_type_hints
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple, get_type_hints
 
 import msgspec
 
@@ -60,25 +60,38 @@ class _Change(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     cascade: bool = False
 
 
+class Row(NamedTuple):
+    """What somebody inserts: a unit to submit, or one to cancel or retry."""
+
+    kind: str
+    id: str
+    item: str
+
+
 _encode = msgspec.json.Encoder().encode
 _decode_unit = msgspec.json.Decoder(_Unit).decode
 _decode_change = msgspec.json.Decoder(_Change).decode
 
 
-def unit_text(spec: Spec, *, is_settled: bool) -> str:
-    """A unit as JSON. Unless it is settled, its services are those of its task, and are left out."""
+def unit_row(spec: Spec, *, is_settled: bool) -> Row:
+    """A unit to submit. Unless it is settled, its services are those of its task, and are left out."""
     values = {name: getattr(spec, name) for name in _FIELDS}
     values["params"] = msgspec.Raw(spec.params)
     values["cost"] = dict(spec.cost)
     values["services"] = spec.services if is_settled else None
     if spec.retry is not None:
         values["retry"] = codec.retry_fields(spec.retry)
-    return _encode(_Unit(**values)).decode()
+    return Row(SUBMIT, spec.id, _encode(_Unit(**values)).decode())
 
 
-def change_text(*, cascade: bool) -> str:
-    """What a row says that cancels or retries a unit."""
-    return _encode(_Change(cascade)).decode()
+def change_row(kind: str, id: str, *, cascade: bool) -> Row:
+    """A unit to cancel or to retry."""
+    return Row(kind, id, _encode(_Change(cascade)).decode())
+
+
+def rows_text(rows: Sequence[Row]) -> str:
+    """Rows as the one text that an INSERT is given."""
+    return _encode([row._asdict() for row in rows]).decode()
 
 
 def _submission(number: int, at: float, id: str, text: str) -> Submission:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import apsw
 
 from runcue.errors import StorageReplaced
-from runcue.ports import Clock, Outgoing, Received
+from runcue.ports import Clock, Insertion, Outgoing, Received
 from runcue.stores.presence import presence
 from runcue.stores.presence.peer_monitor import Trouble
 from runcue.stores.sql.database import StoreOptions, poke_here, sweep_unknown
@@ -25,6 +25,7 @@ from runcue.stores.sql.submission_watch import First
 from runcue.stores.sql.tables import Tables
 from runcue.stores.sqlite import file, transaction
 from runcue.stores.sqlite.file import check_same, identity, open_file, translate, undo
+from runcue.stores.sqlite.insertion import insertion_into
 from runcue.stores.sqlite.read_connection import ReadConnection
 from runcue.stores.sqlite.statements import SQLITE
 from runcue.stores.sqlite.transaction import FilePosts, FileTransaction
@@ -174,6 +175,11 @@ class FileDatabase:
             raise untold(self._path, error) from error
         except (apsw.Error, UnicodeDecodeError) as error:
             raise translate(error, self._path, self.tables.connection) from error
+
+    @property
+    def insertion(self) -> Insertion:
+        """How anybody submits to this queue from outside."""
+        return insertion_into(self._path)
 
     def first_submission(self) -> First:
         """The first row that was submitted from outside, and which process decides. In any thread."""

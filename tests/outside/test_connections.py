@@ -1,0 +1,256 @@
+"""`connection=`: a unit exists if the user's own transaction is committed, and never did if it is not."""
+
+from __future__ import annotations
+
+import sqlite3
+from importlib import import_module
+from typing import Any
+
+import apsw
+import psycopg
+import pytest
+
+from runcue import Cue, StoreError, SubmitError, WorkState
+from tests.outside.drivers import ON_FILE, ON_POSTGRES, Began, django_connection, of_sqlalchemy
+from tests.outside.inserting import Outsider, on_file, on_postgres
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(params=[*ON_POSTGRES, *ON_FILE])
+def begun(request: pytest.FixtureRequest) -> tuple[Outsider, Began]:
+    """A queue, and what opens a connection to its database in a transaction."""
+    if request.param in ON_FILE:
+        return on_file(request.getfixturevalue("tmp_path") / "queue.db"), ON_FILE[request.param]
+    return on_postgres(request.getfixturevalue("pg")), ON_POSTGRES[request.param]
+
+
+def with_task(target: str | None) -> Cue:
+    cue = Cue(target)
+
+    @cue.task(timeout=30)
+    async def page(number: int) -> int:
+        return number
+
+    return cue
+
+
+async def test_with_the_transaction_the_units_come_or_never_were(begun: tuple[Outsider, Began]) -> None:
+    outsider, begin = begun
+    cue = with_task(outsider.target)
+    async with cue:
+        await cue.count()
+        for commits in (False, True):
+            async with begin(outsider.target) as (connection, end):
+                one = await cue.submit("page", params={"number": 1}, connection=connection)
+                many = await cue.submit_many(
+                    [{"task": "page", "params": {"number": n}} for n in (2, 3)], connection=connection
+                )
+                assert await cue.submit_many([], connection=connection) == []
+                cue.wake()
+                assert [await cue.get(id) for id in (one, *many)] == [None] * 3
+                await end(commits)
+            cue.wake()
+            if commits:
+                assert await cue.results([one, *many], timeout=60) == [1, 2, 3]
+                work = await one.get()
+                assert work is not None
+                assert work.timeout == 30
+        assert (await cue.count())[WorkState.COMPLETED] == 3
+
+
+async def test_units_are_cancelled_and_retried_with_the_transaction(begun: tuple[Outsider, Began]) -> None:
+    outsider, begin = begun
+    cue = with_task(outsider.target)
+    id = await cue.submit("page", params={"number": 1}, delay=3600)
+    for verb, commits, state in (
+        (cue.cancel, False, "pending"),
+        (cue.cancel, True, "cancelled"),
+        (cue.retry, False, "cancelled"),
+        (cue.retry, True, "pending"),
+    ):
+        async with begin(outsider.target) as (connection, end):
+            assert await verb(id, connection=connection)
+            await end(commits)
+        cue.wake()
+        await cue.explain(id)  # asks in a turn, which takes what was committed
+        work = await cue.get(id)
+        assert work is not None
+        assert work.state == state
+    await cue.close()
+
+
+async def test_the_function_of_a_task_takes_a_connection_too(pg: str) -> None:
+    cue = Cue(pg)
+
+    @cue.task
+    async def page(number: int) -> int:
+        return number
+
+    async with cue:
+        with psycopg.connect(pg) as connection:
+            one = await page.options(connection=connection, priority=5).submit(number=1)
+            more = await page.options(connection=connection).submit_many([{"number": 2}])
+        cue.wake()
+        assert await cue.results([one, *more], timeout=60) == [1, 2]
+
+
+async def test_a_unit_that_depends_on_one_of_an_open_transaction_waits_for_it(pg: str) -> None:
+    cue = with_task(pg)
+    async with cue:
+        with psycopg.connect(pg) as connection:
+            first = await cue.submit("page", params={"number": 1}, connection=connection)
+            second = await cue.submit("page", params={"number": 2}, depends_on=[first])
+            assert (await cue.explain(second)).reason == "dependency"
+        cue.wake()
+        assert await cue.results([first, second], timeout=60) == [1, 2]
+
+
+# --- What is refused ------------------------------------------------------------------------------
+
+
+async def refused(cue: Cue, connection: Any, kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=said):
+        await cue.submit("page", params={"number": 1}, connection=connection)
+    assert (await cue.count())[WorkState.PENDING] == 0
+
+
+async def test_a_queue_in_memory_has_no_part_in_transactions(pg: str) -> None:
+    with psycopg.connect(pg) as connection:
+        await refused(
+            with_task(None), connection, SubmitError, "needs a queue in the database of the connection"
+        )
+
+
+async def test_what_is_no_connection_is_refused_with_what_is_one(pg: str) -> None:
+    cue = with_task(pg)
+    await refused(cue, object(), SubmitError, "takes a connection of psycopg, asyncpg, .* not object")
+    await cue.close()
+
+
+async def test_a_connection_without_a_transaction_is_refused(pg: str) -> None:
+    cue = with_task(pg)
+    with psycopg.connect(pg, autocommit=True) as connection:
+        await refused(cue, connection, SubmitError, "is in no transaction")
+    async with await psycopg.AsyncConnection.connect(pg, autocommit=True) as other:
+        await refused(cue, other, SubmitError, "is in no transaction")
+    await cue.close()
+
+
+async def test_connections_of_libraries_without_a_transaction_are_refused(
+    pg: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = import_module("sqlalchemy")
+    asyncpg = import_module("asyncpg")
+    cue = with_task(pg)
+    engine = library.create_engine(of_sqlalchemy(pg, "psycopg"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        await refused(cue, connection, SubmitError, "is in no transaction")
+    engine.dispose()
+    asynchronous = import_module("sqlalchemy.ext.asyncio")
+    engine = asynchronous.create_async_engine(of_sqlalchemy(pg, "asyncpg"), isolation_level="AUTOCOMMIT")
+    async with engine.connect() as connection:
+        await refused(cue, connection, SubmitError, "is in no transaction")
+    await engine.dispose()
+    plain = await asyncpg.connect(pg)
+    await refused(cue, plain, SubmitError, "is in no transaction")
+    await plain.close()
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+    wrapper = django_connection(pg)
+    await refused(cue, wrapper, SubmitError, "is in no transaction")
+    wrapper.close()
+    await cue.close()
+
+
+async def test_a_transaction_that_has_failed_is_refused(pg: str) -> None:
+    cue = with_task(pg)
+    connection = psycopg.connect(pg)
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        connection.execute("SELECT * FROM nowhere")
+    await refused(cue, connection, SubmitError, "has failed already. Roll it back")
+    connection.close()
+    await cue.close()
+
+
+async def test_another_database_another_queue_and_another_kind_are_refused(
+    pg: str, pg_server: Any, tmp_path: Any
+) -> None:
+    other = pg_server.database()
+    cue, file, elsewhere = with_task(pg), with_task(str(tmp_path / "queue.db")), with_task(other)
+    with psycopg.connect(other) as connection:
+        await refused(cue, connection, StoreError, "leads to a database without the queue")
+    await elsewhere.count()
+    with psycopg.connect(other) as connection:
+        await refused(cue, connection, StoreError, "leads to another queue than")
+        await refused(file, connection, StoreError, "leads to PostgreSQL, and the queue .* is in SQLite")
+    one = apsw.Connection(str(tmp_path / "other.db"))
+    one.execute("BEGIN")
+    await refused(cue, one, StoreError, "leads to SQLite, and the queue .* is in PostgreSQL")
+    await refused(file, one, StoreError, "leads to a database without the queue")
+    one.close()
+    for opened in (cue, file, elsewhere):
+        await opened.close()
+    pg_server.drop(other)
+
+
+async def test_another_file_of_a_queue_is_refused(tmp_path: Any) -> None:
+    cue, other = with_task(str(tmp_path / "queue.db")), with_task(str(tmp_path / "other.db"))
+    await other.count()
+    connection = apsw.Connection(str(tmp_path / "other.db"))
+    await refused(cue, connection, SubmitError, "is in no transaction")
+    connection.execute("BEGIN")
+    await refused(cue, connection, StoreError, "leads to another queue than")
+    connection.close()
+    await cue.close()
+    await other.close()
+
+
+async def test_a_library_that_may_lose_commits_is_refused(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cue = with_task(str(tmp_path / "queue.db"))
+    await cue.count()
+    connection = sqlite3.connect(tmp_path / "queue.db")
+    for version in ((3, 40, 1), (3, 44, 5), (3, 50, 6), (3, 51, 2)):
+        monkeypatch.setattr(sqlite3, "sqlite_version_info", version)
+        await refused(cue, connection, SubmitError, "can lose a commit")
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 51, 3))
+    with connection:  # nothing else is at work here that a commit could be lost beside
+        id = await cue.submit("page", params={"number": 1}, connection=connection)
+    assert await id.get() is not None
+    autocommit = sqlite3.connect(tmp_path / "queue.db", isolation_level=None)
+    with pytest.raises(SubmitError, match="is in no transaction"):
+        await cue.submit("page", params={"number": 1}, connection=autocommit)
+    for one in (connection, autocommit):
+        one.close()
+    await cue.close()
+
+
+async def test_who_may_not_insert_is_told_what_to_grant(pg: str) -> None:
+    cue = with_task(pg)
+    await cue.count()
+    with psycopg.connect(pg) as connection:
+        connection.execute("CREATE ROLE nobody_here")
+        connection.execute("SET ROLE nobody_here")
+        await refused(cue, connection, StoreError, "may not submit to .* INSERT on the table submissions")
+        connection.rollback()
+    await cue.close()
+
+
+async def test_a_mistake_of_the_driver_is_its_own_error(pg: str) -> None:
+    cue = with_task(pg)
+    connection = psycopg.connect(pg)
+    connection.close()
+    await refused(cue, connection, psycopg.OperationalError, "closed")
+    await cue.close()
+
+
+async def test_what_a_submission_would_refuse_is_refused_before_anything_is_inserted(pg: str) -> None:
+    cue = with_task(pg)
+    with psycopg.connect(pg) as connection:
+        with pytest.raises(SubmitError):
+            await cue.submit(
+                "page", params={"number": "x'); DROP TABLE runcue.head; --"}, connection=connection
+            )
+        assert connection.info.transaction_status == 0
+    await cue.close()
