@@ -18,7 +18,7 @@ TYPING = Path(__file__).parent / "typing" / "api.py"
 PUBLIC = {
     "__version__",
     # what an application holds, and what it is given
-    "Attempt", "Command", "Cue", "Event", "Explanation", "Forecast", "Group", "GroupCounts", "Handle",
+    "Attempt", "Client", "Command", "Cue", "Event", "Explanation", "Forecast", "Group", "GroupCounts", "Handle",
     "PriorityContext", "Reader", "Rescue", "Retry", "RunningWork", "TaskFunction", "Unit", "Work", "WorkState",
     "WorkUnit",
     # tasks as functions
@@ -65,6 +65,11 @@ READER = {
     "get", "list", "dead", "count", "jobs", "job_counts", "explain", "explain_many", "output", "events", "services",
     "workers", "paused", "config", "now", "health", "close", "dependents", "last_event", "tally", "group",
     "groups",
+}  # fmt: skip
+
+
+CLIENT = {
+    "submit", "submit_many", "get", "list", "status", "wait", "result", "results", "cancel", "retry", "close",
 }  # fmt: skip
 
 
@@ -187,6 +192,11 @@ def test_importing_reader_loads_no_event_loop() -> None:
     assert {"asyncio", "rich", "sqlite3", "click", "difflib", "runcue.api.cue", "runcue.testing"}.isdisjoint(
         loaded
     )
+
+
+def test_a_client_has_exactly_these_methods_and_each_is_documented() -> None:
+    assert public_names(runcue.Client) == CLIENT
+    assert [line for name in sorted(CLIENT) for line in documented(name, getattr(runcue.Client, name))] == []
 
 
 def test_a_type_checker_sees_a_marker() -> None:

@@ -118,10 +118,11 @@ PAGES = (
     ),
     Page(
         "api/reader.md",
-        "Reader",
+        "Reader and Client",
         "runcue",
-        "Looks at a queue from outside, without an event loop ([how](../guides/durable.md#looking-from-outside)).",
-        ("Reader",),
+        "For code without an event loop: a Reader [looks at a queue](../guides/durable.md#looking-from-outside), a"
+        " Client [submits to it](../guides/transactions.md#without-an-event-loop).",
+        ("Reader", "Client"),
     ),
     Page(
         "api/testing.md",
@@ -293,6 +294,7 @@ def of_class(name: str, kind: type, module: str) -> Iterator[str]:
     owner = {
         "Cue": "cue",
         "Reader": "reader",
+        "Client": "client",
         "Sync": "cue.sync",
         "VirtualLoop": "loop",
         "Handle": "unit",

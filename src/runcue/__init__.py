@@ -44,6 +44,7 @@ _HOMES = {
     "runcue.core.views.explain": ["Explanation"],
     "runcue.core.views.forecast": ["Forecast"],
     "runcue.core.model.retry": ["Retry"],
+    "runcue.api.client": ["Client"],
     "runcue.api.reader": ["Reader"],
     "runcue.ports": ["Command"],
     "runcue.stores.sqlite.recovery.recover": ["Rescue", "recover"],
@@ -60,6 +61,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "Attempt",
     "BadCommand",
+    "Client",
     "Command",
     "CommandFailed",
     "ConfigError",
@@ -152,6 +154,7 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from runcue.api.batch import map  # noqa: A004 (runcue.map is meant to read like the built-in one)
+    from runcue.api.client import Client
     from runcue.api.cue import Cue
     from runcue.api.functions import TaskFunction
     from runcue.api.group import Group

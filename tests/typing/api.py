@@ -385,6 +385,21 @@ def in_another_thread() -> None:
     assert_type(cue.sync.result("a"), Any)
 
 
+def submit_from_outside() -> None:
+    with runcue.Client("queue.db", insecure=True) as client:
+        assert_type(client, runcue.Client)
+        assert_type(client.submit("named", params={"page": 1}, connection=None), str)
+        assert_type(client.submit_many([{"task": "named"}]), list[str])
+        assert_type(client.get("a"), runcue.Work | None)
+        assert_type(client.list("failed", limit=10), list[runcue.Work])
+        assert_type(client.status(), dict[runcue.WorkState, int])
+        assert_type(client.wait("a", timeout="5s"), runcue.Work)
+        assert_type(client.result("a"), Any)
+        assert_type(client.results(["a"], errors="return"), list[Any])
+        client.cancel("a", cascade=True)
+        client.retry("a")
+
+
 def look_from_outside() -> None:
     with runcue.Reader("queue.db", lease="30s", insecure=True) as reader:
         assert_type(reader, runcue.Reader)

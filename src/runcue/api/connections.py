@@ -9,8 +9,9 @@ Rules:
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from inspect import isawaitable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Final
 
 from runcue.errors import StoreError, SubmitError
@@ -26,15 +27,10 @@ SOUND_SQLITE: Final = ((3, 44, 6), (3, 45, 0)), ((3, 50, 7), (3, 51, 0)), ((3, 5
 ABORTED: Final = "25P02"
 NOT_THERE: Final = ("42P01", "3F000")
 FORBIDDEN: Final = "42501"
-IN_ERROR: Final = 3
-"""What psycopg calls a transaction that failed."""
 AUTOCOMMIT: Final = (
     "The connection is in no transaction: what is submitted on it would exist at once, whatever becomes of the rest. "
     "Begin a transaction first, or leave connection= out."
 )
-
-Executed = tuple[int, Any]
-"""How many rows an INSERT inserted; -1 where that is not known."""
 
 
 async def insert(connection: Any, store: object, rows: Sequence[Row]) -> None:
@@ -44,19 +40,39 @@ async def insert(connection: Any, store: object, rows: Sequence[Row]) -> None:
             "connection= needs a queue in the database of the connection: Cue('postgresql://…') or Cue('queue.db'). "
             "A queue in memory has no part in any transaction."
         )
-    await _inserted(connection, store.insertion, rows_text(rows))
+    insertion = store.insertion
+    with _explained(insertion):
+        amount = _execute(connection, insertion, rows_text(rows))
+        _check(await amount if isawaitable(amount) else amount, insertion)
 
 
-async def _inserted(connection: Any, insertion: Insertion, rows: str) -> None:
-    try:
+def insert_now(connection: Any, insertion: Insertion, rows: str) -> None:
+    """Insert these rows, in the transaction that the connection is in, without an event loop."""
+    with _explained(insertion):
         amount = _execute(connection, insertion, rows)
         if isawaitable(amount):
-            amount = await amount
+            amount.close()  # type: ignore[attr-defined] # it is a coroutine, and never awaited
+            raise SubmitError(
+                f"A Client cannot await {type(connection).__name__}. Give it a connection without async, or submit "
+                "with a Cue."
+            )
+        _check(amount, insertion)
+
+
+@contextmanager
+def _explained(insertion: Insertion) -> Iterator[None]:
+    """Raise what users can make sense of instead of a driver's error."""
+    try:
+        yield
     except Exception as error:
         refusal = _refusal(error, insertion)
         if refusal is None:
             raise
         raise refusal from error
+
+
+def _check(amount: int, insertion: Insertion) -> None:
+    """Refuse a connection on which nothing was inserted."""
     if amount == 0:
         raise StoreError(
             f"The connection leads to another queue than {insertion.where}. Give a connection to the same "
@@ -138,16 +154,17 @@ def _psycopg(connection: Any, insertion: Insertion, values: Sequence[Any]) -> in
     _need(insertion, "PostgreSQL")
     if connection.autocommit and not connection.info.transaction_status:
         raise SubmitError(AUTOCOMMIT)
-    cursor = connection.cursor()
-    answer = cursor.execute(_text(insertion, lambda number: "%s"), values)
-    if not isawaitable(answer):
+    cursor, statement = connection.cursor(), _text(insertion, lambda number: "%s")
+    if not iscoroutinefunction(cursor.execute):
+        cursor.execute(statement, values)
         return _counted(cursor)
 
-    async def finished() -> int:
-        await answer
-        return int(cursor.rowcount)
+    async def executed() -> int:
+        async with cursor:
+            await cursor.execute(statement, values)
+            return int(cursor.rowcount)
 
-    return finished()
+    return executed()
 
 
 def _counted(cursor: Any) -> int:

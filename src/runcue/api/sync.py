@@ -125,7 +125,8 @@ class Sync:
         if loop is None:
             problem = (
                 "it passes calls to the loop of the Cue, and no event loop runs it yet. Run the Cue first, with "
-                "`async with cue` inside asyncio.run(…), and call cue.sync from other threads meanwhile"
+                "`async with cue` inside asyncio.run(…), and call cue.sync from other threads meanwhile. In a "
+                "program without an event loop, submit with runcue.Client"
             )
         elif loop.is_closed():
             problem = "the event loop of the Cue is closed. Call it while `async with cue` is under way"

@@ -157,10 +157,7 @@ class Queries:
         """The result of a unit that has ended, or the error that tells why there is none."""
         if record.state is WorkState.COMPLETED:
             return self._result(record)
-        work = self._view(record)
-        if record.state is WorkState.CANCELLED:
-            raise WorkCancelled(work)
-        raise ENDINGS.get(str(work.error), WorkFailed)(work)
+        raise ending_of(self._view(record))
 
     async def join(self, ids: Iterable[str] | None, timeout: float | None) -> None:
         """Wait until nothing, or nothing of `ids`, is pending or running."""
@@ -396,3 +393,10 @@ def _newest(ledger: Ledger, record: Record, turn: Turn) -> Record:
         known = ledger.working.latest(record.id)
         known = known or turn.read(ReadRequest(ids={record.id})).records.get(record.id)
     return known or record
+
+
+def ending_of(work: Work) -> WorkFailed | WorkCancelled:
+    """The error that tells why a unit that has ended has no result."""
+    if work.state is WorkState.CANCELLED:
+        return WorkCancelled(work)
+    return ENDINGS.get(str(work.error), WorkFailed)(work)

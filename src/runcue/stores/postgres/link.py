@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import psycopg
 from psycopg import RawCursor, errors, sql
@@ -62,6 +62,19 @@ ENDED: Final = ("08", "57P0", "25P03", "25P04")
 NOT_YET: Final = ("starting up", "shutting down", "recovery mode", "not yet accepting")
 CROWDED: Final = ("too many clients", "too many connections", "remaining connection slots")
 """What a server says that refuses a connection; psycopg tells no code of it."""
+
+
+class Sending(Protocol):
+    """A connection with whatever session."""
+
+    @property
+    def address(self) -> Address:
+        """Where it leads."""
+        ...
+
+    def execute(self, statement: str, bindings: Sequence[Any] = ()) -> RawCursor[Row]:
+        """Send a statement."""
+        ...
 
 
 class Link:
@@ -136,7 +149,7 @@ class Link:
         given = [text for setting in settings.items() for text in setting]
         calls = (f"set_config(${number}, ${number + 1}, false)" for number in range(1, len(given), 2))
         self.raw.execute(f"SELECT {', '.join(calls)}", given)
-        self.raw.adapters.register_loader("text", _Text)
+        self.raw.adapters.register_loader("text", TextAsWritten)
 
     def _begun(self) -> str:
         """Have statements take as long as they need, whatever was set for this user; whether commits are synced."""
@@ -158,7 +171,7 @@ class Link:
 
     def execute(self, statement: str, bindings: Sequence[Any] = ()) -> RawCursor[Row]:
         """Send a statement."""
-        return self._sent(statement, [_plain(value) for value in bindings])
+        return self._sent(statement, [plain(value) for value in bindings])
 
     def executemany(self, statement: str | Bulk | ByKey, rows: Iterable[Sequence[Any]]) -> None:
         """Send a statement for each of these rows, or one for all of them."""
@@ -294,14 +307,14 @@ class Link:
             self.raw.close()
 
 
-class _Text(TextLoader):
+class TextAsWritten(TextLoader):
     """Texts as they were before they were escaped."""
 
     def load(self, data: Any) -> str:
         return unescaped(bytes(data).decode())
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value as PostgreSQL takes it: True and False are 1 and 0, as in SQLite, and no text has a NUL."""
     if value is True or value is False:
         return int(value)

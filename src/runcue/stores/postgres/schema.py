@@ -17,7 +17,7 @@ from psycopg import errors
 
 from runcue.errors import SchemaTooNew, StorageCorrupt, StoreError
 from runcue.stores.postgres.address import Address
-from runcue.stores.postgres.link import STANDSTILL, Link
+from runcue.stores.postgres.link import STANDSTILL, Link, Sending
 
 OLDEST_SERVER: Final = 130000
 APPLICATION: Final = "runcue"
@@ -357,7 +357,7 @@ def _backend_in_transaction(link: Link) -> int:
     return int(link.begin_with("SELECT pg_backend_pid()")[0])
 
 
-def version_of(link: Link) -> int | None:
+def version_of(link: Sending) -> int | None:
     """The version of a namespace's tables: 0 when there are none, None when there is not even a schema.
 
     Refuses what is not ours and what is newer.
@@ -411,7 +411,7 @@ def migrate(link: Link) -> None:
         raise
 
 
-def check_to_read(link: Link) -> None:
+def check_to_read(link: Sending) -> None:
     """Refuse a namespace without a queue in it, or with one that has to be brought up to date first."""
     address, version = link.address, version_of(link)
     if not version:
@@ -445,7 +445,7 @@ def turn_of(address: Address) -> str:
     return f"SELECT pg_advisory_xact_lock(hashtextextended('runcue {address.schema}', 0))"
 
 
-def check_tables(link: Link) -> None:
+def check_tables(link: Sending) -> None:
     """Refuse a queue of ours that has lost a table or its counters."""
     found: Any = link.execute(TABLES, (link.address.schema,)).fetchone()
     wanted = sum(

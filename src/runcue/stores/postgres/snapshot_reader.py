@@ -45,10 +45,12 @@ SIZE: Final = (
 class PostgresSnapshotReader:
     """A queue in PostgreSQL."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, connect: Callable[[Address], Any] | None = None) -> None:
+        """`connect` makes a connection to a queue that is there, if not one of a session of its own."""
         self.where = address.plain
         self._address = address
-        self._link: Link | None = None
+        self._connect = connect or _connected
+        self._link: Any = None
         self._identity: str | None = None
         self._offset = self._server = self._up_since = 0.0
         self._is_standby = False
@@ -66,7 +68,7 @@ class PostgresSnapshotReader:
         """An answer that was true at one moment; asked once more when the connection was lost meanwhile."""
         for is_last in (False, True):
             try:
-                link = self._link = self._link or self._connected()
+                link = self._link = self._link or self._connect(self._address)
                 try:
                     self._begin(link)
                     found = look(Tables(link, POSTGRES))
@@ -80,16 +82,6 @@ class PostgresSnapshotReader:
                 if is_last or not (is_gone(error) or isinstance(error, errors.UndefinedTable)):
                     raise translate(error, self._address) from cause_of(error, self._address)
         raise AssertionError("the second try returns or raises")
-
-    def _connected(self) -> Link:
-        link = Link(self._address, read_only=True)
-        try:
-            schema.check_server(link, to_read=True)
-            schema.check_to_read(link)
-        except BaseException:
-            link.close()
-            raise
-        return link
 
     def _begin(self, link: Link) -> None:
         row = link.begin_with(ONE_MOMENT, FIRST)
@@ -158,3 +150,14 @@ class PostgresSnapshotReader:
         link, self._link = self._link, None
         if link is not None:
             link.close()
+
+
+def _connected(address: Address) -> Link:
+    link = Link(address, read_only=True)
+    try:
+        schema.check_server(link, to_read=True)
+        schema.check_to_read(link)
+    except BaseException:
+        link.close()
+        raise
+    return link

@@ -1,0 +1,312 @@
+"""Client: submits to a queue without an event loop, without a thread, and without being one of its processes.
+
+Rules:
+- Whatever changes something is an INSERT of a row that the deciding process takes (stores/sql/submissions.py). Nobody
+  answers: what is refused becomes a failed unit.
+- Nothing is opened before it is used, so a Client may be made before a fork. What a process has opened, its children
+  refuse to use.
+- Behind a pooler each transaction may have another session, so nothing is kept in one.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
+
+from runcue.api import connections
+from runcue.api.submission import outside_id
+from runcue.core.model import parse
+from runcue.core.model.parse import optional_duration
+from runcue.core.model.record import Record, Work, WorkState, view
+from runcue.declare import arguments
+from runcue.declare.options import Options, choice, flag
+from runcue.declare.registry import Registry
+from runcue.declare.task import Task
+from runcue.declare.unit import Unit
+from runcue.engine.queries import ending_of
+from runcue.errors import (
+    ConfigError,
+    ForkedConnection,
+    RuncueError,
+    StoreError,
+    SubmitError,
+    WorkNotFound,
+    quoted,
+)
+from runcue.host.address import is_postgres, plain
+from runcue.ports import Insertion
+from runcue.stores.postgres.address import DEFAULT, address_of
+from runcue.stores.sql.snapshot_reader import SnapshotReader
+from runcue.stores.sql.submissions import CANCEL, RETRY, Row, change_row, rows_text, unit_row
+
+if TYPE_CHECKING:
+    from runcue.api.signature import Duration, SubmitOptions, Where
+
+FIRST_PAUSE = 0.02
+LONGEST_PAUSE = 0.25
+"""Seconds between two looks at a unit that is waited for: they grow from one to the other."""
+
+
+class Inserter(Protocol):
+    """Inserts rows into a queue, on a connection of its own."""
+
+    @property
+    def insertion(self) -> Insertion:
+        """How anybody submits to this queue."""
+        ...
+
+    def insert(self, rows: str) -> None:
+        """Insert rows and commit them."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+
+class Client:
+    """Submits to a queue in a file or in PostgreSQL from plain code, and looks at what becomes of it.
+
+    `client = runcue.Client("queue.db")`, or `runcue.Client("postgresql://user@host/database", name="default")`. Any
+    thread may call it.
+    """
+
+    def __init__(self, store: str | os.PathLike[str], *, name: str = DEFAULT, insecure: bool = False) -> None:
+        self._place = arguments.stored_queue(
+            store,
+            "submit to {}: a Client submits to a queue in a file or in PostgreSQL",
+            "Give its path, or an address such as 'postgresql://user@host/database'.",
+        )
+        self._name = parse.name(name, "queue")
+        self._insecure = flag(insecure, "insecure")
+        self._registry = Registry(Options.of(), is_shared=True)
+        self._one_at_a_time = threading.Lock()
+        self._pid = 0
+        """The process that has opened the queue."""
+        self._inserter: Inserter | None = None
+        self._snapshots: SnapshotReader | None = None
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<Client {quoted(plain(self._place))}{' closed' if self._is_closed else ''}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what was opened."""
+        with self._one_at_a_time:
+            self._is_closed = True
+            if self._pid == os.getpid():
+                if self._snapshots is not None:
+                    self._snapshots.close()
+                if self._inserter is not None:
+                    self._inserter.close()
+                self._snapshots = self._inserter = None
+
+    # submitting -------------------------------------------------------------------------------------------
+
+    def submit(self, task: str | Unit[Any], **options: Unpack[SubmitOptions]) -> str:
+        """Submit a unit and return its id, with the options of `cue.submit()`. It is accepted or refused afterwards.
+
+        With a `connection` it exists once the transaction of that is committed.
+        """
+        given: dict[str, Any] = {**_arguments(task), **options}
+        connection = given.pop("connection", None)
+        with self._one_at_a_time:
+            self._know(given.get("task"))
+            spec = self._registry.spec(make_id=outside_id, **given)
+        self._insert([unit_row(spec, is_settled=False)], connection)
+        return spec.id
+
+    def submit_many(
+        self, items: Iterable[Mapping[str, Any] | Unit[Any]], *, connection: Any = None
+    ) -> builtins.list[str]:
+        """Submit many units in one transaction: dicts of `submit`'s arguments, or units. Returns the ids in order."""
+        if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+            raise SubmitError(
+                f"submit_many takes a list of dicts of submit's arguments, not {quoted(items)}."
+            )
+        given = [_arguments(item) for item in items]
+        with self._one_at_a_time:
+            for item in given:
+                self._know(item.get("task"))
+            specs = self._registry.specs(given, outside_id)
+        self._insert([unit_row(spec, is_settled=False) for spec in specs], connection)
+        return [spec.id for spec in specs]
+
+    def cancel(self, work_id: str, *, cascade: bool = False, connection: Any = None) -> None:
+        """Ask that a pending or running unit is cancelled."""
+        self._insert([change_row(CANCEL, arguments.work_id(work_id), cascade=cascade)], connection)
+
+    def retry(self, work_id: str, *, cascade: bool = False, connection: Any = None) -> None:
+        """Ask that a failed or cancelled unit is tried again with all its attempts."""
+        self._insert([change_row(RETRY, arguments.work_id(work_id), cascade=cascade)], connection)
+
+    def _know(self, task: object) -> None:
+        """Let any name stand for a task: the programs that declare it know more of it."""
+        if not isinstance(task, str):
+            raise SubmitError(f"A Client submits tasks by name, not {quoted(task)}. Give the name as text.")
+        if task not in self._registry.tasks:
+            self._registry.tasks[task] = Task(parse.name(task, "task"), _not_here)
+
+    def _insert(self, rows: builtins.list[Row], connection: Any) -> None:
+        if not rows:
+            return
+        with self._one_at_a_time:
+            inserter = self._inserter = self._opened(self._inserter) or self._make_inserter()
+            if connection is None:
+                inserter.insert(rows_text(rows))
+            else:
+                connections.insert_now(connection, inserter.insertion, rows_text(rows))
+
+    # looking ----------------------------------------------------------------------------------------------
+
+    def get(self, work_id: str) -> Work | None:
+        """One unit as it stands, or None when the id is unknown or no longer kept."""
+        record = self._record(arguments.work_id(work_id))
+        return None if record is None else view(record)
+
+    def list(
+        self,
+        state: WorkState | str | None = None,
+        task: str | None = None,
+        limit: int = 100,
+        **where: Unpack[Where],
+    ) -> builtins.list[Work]:
+        """The latest units of that state, task and so on, newest first, chosen as by a Reader."""
+        query = arguments.query(state, task, limit, **where)
+        return [view(record) for record in self._read(lambda tables: tables.units.latest(query))]
+
+    def status(self) -> dict[WorkState, int]:
+        """How many units there are in each state, forgotten ones included."""
+        head = self._read(lambda tables: tables.units.counted())
+        return {state: getattr(head, state.value) for state in WorkState}
+
+    def wait(self, work_id: str, timeout: Duration | None = None) -> Work:
+        """Block until a unit has ended, in whatever state, and return it. It is looked at four times a second."""
+        work_id, seconds = arguments.work_id(work_id), optional_duration(timeout, "timeout")
+        until = None if seconds is None else time.monotonic() + seconds
+        pause = FIRST_PAUSE
+        while True:
+            record = self._record(work_id)
+            if record is None:
+                raise WorkNotFound(
+                    work_id, self._read(lambda tables: bool(tables.records.forgotten([work_id])))
+                )
+            if record.state.is_final:
+                return view(record)
+            left = pause if until is None else until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(
+                    f"Unit {work_id!r} has not ended within {seconds:g} s: it is {record.state}."
+                )
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def result(self, work_id: str, timeout: Duration | None = None) -> Any:
+        """Block until a unit has ended and return its result; raise the error that tells why there is none."""
+        work = self.wait(work_id, timeout)
+        if work.state is not WorkState.COMPLETED:
+            raise ending_of(work)
+        return work.result
+
+    def results(
+        self, ids: Iterable[str], timeout: Duration | None = None, *, errors: str = "raise"
+    ) -> builtins.list[Any]:
+        """Block until units have ended and return their results, in the order of their ids.
+
+        The first error is raised, or (`errors="return"`) each takes its place among the results.
+        """
+        should_raise = choice(errors, "errors", ("raise", "return")) == "raise"
+        seconds = optional_duration(timeout, "timeout")
+        until = None if seconds is None else time.monotonic() + seconds
+        found: builtins.list[Any] = []
+        for work_id in arguments.work_ids(ids) or ():
+            try:
+                found.append(
+                    self.result(work_id, None if until is None else max(0.0, until - time.monotonic()))
+                )
+            except RuncueError as error:
+                if should_raise:
+                    raise
+                found.append(error)
+        return found
+
+    def _record(self, work_id: str) -> Record | None:
+        record: Record | None = self._read(lambda tables: tables.units.one(work_id))
+        return record
+
+    def _read(self, look: Any) -> Any:
+        with self._one_at_a_time:
+            if not is_postgres(self._place):  # it makes the file, if there is none
+                self._inserter = self._opened(self._inserter) or self._make_inserter()
+            snapshots = self._snapshots = self._opened(self._snapshots) or self._make_snapshots()
+            return snapshots.read(look)
+
+    # opening ----------------------------------------------------------------------------------------------
+
+    def _opened(self, opened: Any) -> Any:
+        """What this process has opened, None if it has opened nothing yet."""
+        where = plain(self._place)
+        if self._is_closed:
+            raise StoreError(f"This Client of {quoted(where)} is closed. Make a new one.", where)
+        if self._pid not in {0, os.getpid()}:
+            raise ForkedConnection(
+                f"{quoted(where)} was used before a fork. Make a Client in each process, or use it after forking.",
+                where,
+            )
+        self._pid = os.getpid()
+        return opened
+
+    def _make_inserter(self) -> Inserter:
+        inserter: Inserter
+        if not is_postgres(self._place):
+            from runcue.stores.sqlite.inserter import FileInserter
+
+            inserter = FileInserter(self._place, insecure=self._insecure)
+        else:
+            address = address_of(self._place, self._name)
+            try:
+                from runcue.stores.postgres.sessionless import PostgresInserter
+            except ImportError as error:
+                raise ConfigError(arguments.NEEDS_PSYCOPG) from error
+            inserter = PostgresInserter(address)
+        return inserter
+
+    def _make_snapshots(self) -> SnapshotReader:
+        if not is_postgres(self._place):
+            from runcue.stores.sqlite.snapshot_reader import FileSnapshotReader
+
+            return FileSnapshotReader(self._place, insecure=self._insecure)
+        address = address_of(self._place, self._name)
+        try:
+            from runcue.stores.postgres.sessionless import connected
+            from runcue.stores.postgres.snapshot_reader import PostgresSnapshotReader
+        except ImportError as error:
+            raise ConfigError(arguments.NEEDS_PSYCOPG) from error
+        return PostgresSnapshotReader(address, connected)
+
+
+def _arguments(item: Any) -> dict[str, Any]:
+    """What is submitted, as the arguments of `submit`."""
+    if isinstance(item, Unit):
+        return item.arguments()
+    if isinstance(item, Mapping):
+        return dict(item)
+    return {"task": item}
+
+
+def _not_here(work: Any) -> Any:
+    """Stands for a handler that another program has."""
+    raise AssertionError
