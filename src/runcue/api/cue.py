@@ -18,7 +18,7 @@ from runcue.api.functions import Submitter, attached
 from runcue.api.group import Group
 from runcue.api.handle import Handle, Handles
 from runcue.api.signature import CueOptions, Duration, RateValue, SubmitOptions, TaskOptions, Where, Which
-from runcue.api.submission import accept, outside_id, submit_on
+from runcue.api.submission import submit_many, submit_one
 from runcue.api.sync import Sync
 from runcue.api.wiring import System, file_of, opened
 from runcue.core.model.events import Event
@@ -226,21 +226,7 @@ class Cue:
     async def submit(self, task: Any = None, *misplaced: Never, **options: Any) -> Handle[Any]:
         """Submit one unit of work and return its id, which can also wait for it."""
         arguments.nothing_else(task, misplaced)
-        system = self._open("submit")
-        if isinstance(task, Unit):
-            options = {**task.arguments(), **options}
-            task = options.pop("task")
-        connection = options.pop("connection", None)
-        make_id = system.id_maker() if connection is None else outside_id
-        spec = self._registry.spec(task, make_id=make_id, **options)
-        if connection is not None:
-            ids = await submit_on(connection, system, [spec])
-        elif system.store.is_inline and self._registry.always_accepts(spec):
-            system.engine.accept(spec)
-            ids = [spec.id]
-        else:
-            ids = await accept(system, self._registry, [spec])
-        return self._handles.of(ids, [spec])[0]
+        return self._handles.of(*await submit_one(self._open("submit"), self._registry, task, options))[0]
 
     @overload
     async def submit_many(
@@ -254,13 +240,7 @@ class Cue:
         self, items: Iterable[Any], *, connection: Any = None
     ) -> builtins.list[Handle[Any]]:
         """Submit many units at once, all or none: dicts of `submit`'s arguments. Returns the ids in order."""
-        system = self._open("submit")
-        specs = self._registry.specs(items, system.id_maker() if connection is None else outside_id)
-        if connection is not None:
-            ids = await submit_on(connection, system, specs)
-        else:
-            ids = await accept(system, self._registry, specs) if specs else []
-        return self._handles.of(ids, specs)
+        return self._handles.of(*await submit_many(self._open("submit"), self._registry, items, connection))
 
     async def get(self, work_id: str) -> Work | None:
         """One unit as it stands, or None when the id is unknown or no longer kept."""

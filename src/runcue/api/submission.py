@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from runcue.api import connections
 from runcue.core.schedule.plan import Withdraw
+from runcue.declare.unit import Unit
 from runcue.errors import QueueFull
 from runcue.host.loops import within
 from runcue.stores.sql.submissions import unit_row
@@ -19,12 +21,35 @@ if TYPE_CHECKING:
     from runcue.declare.registry import Registry
 
 
-async def submit_on(connection: Any, system: System, specs: list[Spec]) -> list[str]:
-    """Submit these units on a connection of the user's own; their ids, in order."""
-    if specs:
-        await connections.insert(
-            connection, system.store, [unit_row(spec, is_settled=True) for spec in specs]
-        )
+Submitted = tuple[list[str], list["Spec"]]
+"""The ids that a submission is answered with, and what was submitted."""
+
+
+async def submit_one(system: System, registry: Registry, task: Any, options: dict[str, Any]) -> Submitted:
+    """Submit a unit: a task with options, or a unit as a value."""
+    if isinstance(task, Unit):
+        options = {**task.arguments(), **options}
+        task = options.pop("task")
+    connection = options.pop("connection", None)
+    make_id = system.id_maker() if connection is None else outside_id
+    spec = registry.spec(task, make_id=make_id, **options)
+    if connection is None and system.store.is_inline and registry.always_accepts(spec):
+        system.engine.accept(spec)
+        return [spec.id], [spec]
+    return await _submit(system, registry, [spec], connection), [spec]
+
+
+async def submit_many(system: System, registry: Registry, items: Iterable[Any], connection: Any) -> Submitted:
+    """Submit units, all or none."""
+    specs = registry.specs(items, system.id_maker() if connection is None else outside_id)
+    return await _submit(system, registry, specs, connection) if specs else [], specs
+
+
+async def _submit(system: System, registry: Registry, specs: list[Spec], connection: Any) -> list[str]:
+    if connection is None:
+        return await accept(system, registry, specs)
+    rows = [unit_row(spec, is_settled=True) for spec in specs]
+    await connections.insert(connection, system.store, rows)
     return [spec.id for spec in specs]
 
 
