@@ -102,8 +102,11 @@ class Scheduler:
     def greet(self, items: Iterable[Item], posts: Iterable[Post]) -> None:
         """Take in who the processes are and what they can run, before anything is decided with that."""
         ledger = self.ledger
-        # Posts first: one that this process left before it took over is older than its items.
-        for worker, some in (*((post.worker, post.items) for post in posts), (ledger.turn.worker, items)):
+        mine = ledger.turn.worker
+        said = [(post.worker, post.items) for post in posts]
+        # What this process had left in a post, before it took over, is older than its items.
+        before, others = ([one for one in said if (one[0] == mine) is is_mine] for is_mine in (True, False))
+        for worker, some in (*before, (mine, items), *others):
             ledger.turn.act_for(worker)
             for item in some:
                 if type(item) is Hello:
