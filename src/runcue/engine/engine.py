@@ -109,6 +109,7 @@ class Engine:
         self._bus = bus
         self._questions = questions
         self._drain = drain
+        self._steps = 0 if hasattr(self._loop, "hold") else STEPS  # on virtual time turns cost nothing
         self._wake = asyncio.Event()
         self.inbox = Inbox(self._wake.set, self._loop)
         self.replies = Replies(self._loop)
@@ -422,7 +423,7 @@ class Engine:
                 self.act(self._inline_turn())
             else:
                 await self._peer.rest()
-                for _ in range(STEPS):
+                for _ in range(self._steps):
                     await asyncio.sleep(0)
                 self._wake.clear()  # the turn takes what came meanwhile, too
                 await self._take_part(self._peer)
