@@ -129,10 +129,9 @@ class Line:
         """Read the next units from the store, and sort in those of this turn."""
         assert self.page is not None
         records, self.end, self.more = self.page(self.end, most)
-        end = self.end
-        within = [one for one in self.fresh if not self.more or (end and (one.rank, one.seq) <= end)]
+        within = [record for record in self.fresh if self.reaches(record)]
         if within:
-            self.fresh = [record for record in self.fresh if record not in within]
+            self.fresh = [record for record in self.fresh if not self.reaches(record)]
             records = sorted((*records, *within), key=lambda record: (record.rank, record.seq))
         self._fifo.extend(records)
 
