@@ -554,6 +554,7 @@ async def test_a_handler_with_params_gets_them_on_a_worker(address: str) -> None
 
 
 SCRIPT = """
+from __future__ import annotations
 import asyncio, sys
 from dataclasses import dataclass
 from runcue import Cue

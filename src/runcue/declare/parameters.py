@@ -12,9 +12,11 @@ Rules:
 from __future__ import annotations
 
 import inspect
+import pickle
 import sys
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from types import FunctionType
 from typing import Any, Final, Never, NoReturn, NotRequired, TypedDict, Unpack, get_origin, get_type_hints
 
 import msgspec
@@ -23,7 +25,7 @@ from runcue.core.model import encoding, parse
 from runcue.core.model.encoding import Codec, Unsupported
 from runcue.core.model.outputs import WithOutputs, outputs_in
 from runcue.core.model.record import Work
-from runcue.engine.handler import spoken, unwrapped
+from runcue.engine.handler import origin, spoken, unwrapped
 from runcue.engine.running import RunningWork, resources_of
 from runcue.errors import CLOSE, ConfigError, InvalidParams, Permanent, nearest, quoted
 
@@ -52,6 +54,7 @@ class Parameters:
         resources: Collection[Any],
     ) -> None:
         self.task = task
+        self.hints = {one.name: hints[one.name] for one in parameters if one.name in hints}
         self.units: list[str] = []
         """The parameters that get the unit."""
         self.resources: dict[str, Any] = {}
@@ -317,16 +320,23 @@ class Call:
         return self.handler(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return call_of, (self.parameters.task, self.handler)
+        hints = self.parameters.hints if _leaves_names_behind(self.handler) else None
+        try:
+            pickle.dumps(hints)
+        except Exception:  # noqa: BLE001 (annotations may hold anything; most handlers are found without them)
+            hints = None
+        return call_of, (self.parameters.task, self.handler, hints)
 
 
-def call_of(task: str, handler: Callable[..., Any]) -> Callable[[Any], Any]:
+def call_of(task: str, handler: Callable[..., Any], hints: dict[str, Any] | None) -> Callable[[Any], Any]:
     """What an executor calls with a unit."""
-    parameters = parameters_of(task, handler, ())
+    parameters = parameters_of(task, handler, (), hints)
     return handler if parameters is None else Call(handler, parameters)
 
 
-def parameters_of(task: str, handler: Callable[..., Any], resources: Collection[Any]) -> Parameters | None:
+def parameters_of(
+    task: str, handler: Callable[..., Any], resources: Collection[Any], hints: dict[str, Any] | None = None
+) -> Parameters | None:
     """The parameters of a handler that are filled by name; None for one that is called with its unit."""
     try:
         found = list(inspect.signature(handler).parameters.values())
@@ -343,7 +353,8 @@ def parameters_of(task: str, handler: Callable[..., Any], resources: Collection[
     is_alone = len(found) == 1 and len(by_place) == 1
     if (is_open and not by_place) or (is_alone and _is_unit(by_place[0].name)):
         return None
-    hints = hints_of(task, handler)
+    if hints is None:
+        hints = hints_of(task, handler)
     if is_alone and hints.get(by_place[0].name) in UNITS:
         return None
     return Parameters(task, found, hints, resources)
@@ -391,6 +402,14 @@ def _default(value: Any) -> dict[str, Any]:
         return {"default": encoding.plain(encoding.with_sorted_sets(value))}
     except Exception:  # noqa: BLE001 (it may be of any kind)
         return {}
+
+
+def _leaves_names_behind(handler: Callable[..., Any]) -> bool:
+    """True for a function that may travel by value, without what the text of its annotations names."""
+    inner = unwrapped(handler)
+    if not isinstance(inner, FunctionType) or (origin(inner) or ("__main__",))[0] != "__main__":
+        return False
+    return any(isinstance(annotation, str) for annotation in inner.__annotations__.values())
 
 
 def _is_unit(name: str) -> bool:
