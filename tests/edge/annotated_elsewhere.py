@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
 
 if TYPE_CHECKING:
     from runcue import Work
@@ -25,3 +27,6 @@ async def of_work(work: Work) -> Page:
 
 
 async def of_both(work: Work, page: Page) -> None: ...
+
+
+def limited(page: Annotated[int, msgspec.Meta(gt=0)]) -> None: ...

@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Annotated, Any, Literal, Self, TypedDict, Unpack
 from unittest.mock import AsyncMock, Mock, create_autospec
 
@@ -21,6 +22,7 @@ from runcue.core.model.encoding import Codec
 from runcue.core.model.outputs import Output, WithOutputs
 from runcue.core.model.parse import decode_params
 from runcue.declare.options import Options
+from runcue.declare.parameters import Call
 from runcue.declare.registry import Registry
 from runcue.declare.task import Task
 from runcue.errors import ConfigError, InvalidParams, Permanent, RuncueError
@@ -498,3 +500,21 @@ def test_a_function_that_was_sent_elsewhere_cannot_submit() -> None:
     there = rebuild(*arguments)
     with pytest.raises(RuncueError, match="A handler in another process cannot submit"):
         there.unit(page=1)
+
+
+def test_what_annotations_name_goes_along_with_a_function_that_has_no_module() -> None:
+    def sent(handler: Any) -> Any:
+        task = task_of(handler)
+        assert isinstance(task.call, Call)
+        return task.call.__reduce__()[1][2]
+
+    def of_a_script(handler: Any) -> Any:
+        copied = FunctionType(handler.__code__, handler.__globals__, handler.__name__, handler.__defaults__)
+        copied.__annotations__ = handler.__annotations__
+        copied.__module__ = "__main__"
+        return copied
+
+    assert sent(annotated_elsewhere.read) is None
+    assert sent(of_a_script(annotated_elsewhere.read)) == {"page": annotated_elsewhere.Page, "times": int}
+    assert sent(of_a_script(annotated_elsewhere.limited)) is None  # msgspec.Meta cannot be pickled
+    assert sent(of_a_script(placed)) is None  # its annotations are no text
