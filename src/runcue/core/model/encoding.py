@@ -30,6 +30,8 @@ ADVICE: Final = (
 
 
 SETS: Final = (msgspec.inspect.SetType, msgspec.inspect.FrozenSetType)
+PLAIN_SETS: Final = ({str}, {int})
+"""The types of items that sort by themselves."""
 NO_ITEMS: Final = (
     msgspec.inspect.ListType,
     msgspec.inspect.SetType,
@@ -136,6 +138,8 @@ def holds_sets(annotation: Any) -> bool:
 def with_sorted_sets(value: Any) -> Any:
     """A value to be encoded, with lists in place of its sets: text in a set has another order in each process."""
     if isinstance(value, (set, frozenset)):
+        if set(map(type, value)) in PLAIN_SETS:  # the usual ones cost less
+            return sorted(value)
         return sorted(map(with_sorted_sets, value), key=_encode)
     if isinstance(value, dict):
         return {key: with_sorted_sets(item) for key, item in value.items()}
