@@ -17,6 +17,7 @@ from psycopg import errors
 
 from runcue.errors import SchemaTooNew, StorageCorrupt, StoreError
 from runcue.stores.postgres.address import Address
+from runcue.stores.postgres.functions import FUNCTIONS
 from runcue.stores.postgres.link import STANDSTILL, Link, Sending
 
 OLDEST_SERVER: Final = 130000
@@ -279,7 +280,8 @@ MIGRATIONS: Final[tuple[str, ...]] = (
         id text COLLATE "C" NOT NULL,
         item text NOT NULL
     ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
-    """,
+    """
+    + FUNCTIONS,
 )
 
 VERSION: Final = len(MIGRATIONS)

@@ -1,0 +1,156 @@
+"""The SQL functions of a queue in PostgreSQL: what they insert, and who may call them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+from psycopg import errors
+
+from runcue import Client, Cue, Reader, WorkState
+from tests.queues import make_empty
+
+pytestmark = pytest.mark.timeout(300)
+
+GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text(encoding="utf-8"))
+"""Calls in SQL, the JSON of the rows that they insert, and what the units are like."""
+
+
+@pytest.fixture
+async def queue(pg: str) -> str:
+    """A database with a queue in it."""
+    await make_empty(pg)
+    return pg
+
+
+@pytest.mark.parametrize("vector", GOLDEN, ids=range(len(GOLDEN)))
+async def test_a_call_inserts_the_row_of_the_golden_vector(queue: str, vector: dict[str, Any]) -> None:
+    with psycopg.connect(queue) as connection:
+        [(id,)] = connection.execute(f"SELECT runcue.{vector['call']}").fetchall()
+        [(kind, named, item)] = connection.execute("SELECT kind, id, item FROM runcue.submissions").fetchall()
+    assert (kind, named, json.loads(item)) == ("submit", id, vector["item"])
+    with Reader(queue) as reader:
+        work = reader.get(id)
+        assert work is not None
+        found = json.loads(msgspec.json.encode(work))
+    assert {name: found[name] for name in vector["unit"]} == vector["unit"]
+
+
+async def test_a_unit_that_sql_submits_runs_and_is_cancelled_and_retried(queue: str) -> None:
+    cue = Cue(queue)
+
+    @cue.task(timeout=30)
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async with cue:
+        await cue.count()
+        with psycopg.connect(queue) as connection:
+            [(id,)] = connection.execute("SELECT runcue.submit('double', '{\"number\": 4}')").fetchall()
+            connection.execute(
+                "SELECT runcue.submit('double', '{\"number\": 1}', id => 'x', delay => '1 hour')"
+            )
+        cue.wake()
+        await cue.explain("x")
+        assert await cue.result(id, timeout=60) == 8
+        with psycopg.connect(queue) as connection:
+            connection.execute("SELECT runcue.cancel('x', cascade => true)")
+        cue.wake()
+        assert (await cue.wait("x", timeout=60)).state is WorkState.CANCELLED
+        with psycopg.connect(queue) as connection:
+            connection.execute("SELECT runcue.retry('x')")
+        cue.wake()
+        await cue.explain("x")
+        work = await cue.get("x")
+        assert work is not None
+        assert work.state is WorkState.PENDING
+
+
+async def test_a_trigger_submits_for_every_row_of_a_statement(queue: str) -> None:
+    with psycopg.connect(queue) as connection:
+        connection.execute("""
+            CREATE TABLE orders (id int);
+            CREATE FUNCTION confirm() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+                PERFORM runcue.submit('confirm', to_jsonb(NEW), id => 'order-' || NEW.id);
+                RETURN NULL;
+            END $$;
+            CREATE TRIGGER confirm AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION confirm();
+        """)
+        connection.execute("INSERT INTO orders SELECT generate_series(1, 3000)")
+    cue, ran = Cue(queue), []
+
+    @cue.task
+    async def confirm(id: int) -> None:
+        ran.append(id)
+
+    async with cue:
+        await cue.join(timeout=200)
+        assert sorted(ran) == list(range(1, 3001))
+    await cue.close()
+
+
+async def test_nobody_calls_them_but_who_was_granted_it(queue: str) -> None:
+    with psycopg.connect(queue, autocommit=True) as connection:
+        connection.execute("CREATE ROLE clerk")
+        try:
+            connection.execute("GRANT USAGE ON SCHEMA runcue TO clerk; SET ROLE clerk")
+            for call in ("submit('a')", "cancel('a')", "retry('a')"):
+                with pytest.raises(errors.InsufficientPrivilege):
+                    connection.execute(f"SELECT runcue.{call}")
+            connection.execute("RESET ROLE; GRANT EXECUTE ON FUNCTION runcue.submit TO clerk; SET ROLE clerk")
+            connection.execute("SELECT runcue.submit('a')")
+            with pytest.raises(errors.InsufficientPrivilege):
+                connection.execute("SELECT * FROM runcue.submissions")
+        finally:
+            connection.execute("RESET ROLE; DROP OWNED BY clerk; DROP ROLE clerk")
+
+
+async def test_what_a_caller_puts_in_the_way_is_not_used(queue: str) -> None:
+    with psycopg.connect(queue) as connection:
+        connection.execute("""
+            CREATE TEMP TABLE submissions (at float8, kind text, id text, item text);
+            CREATE TEMP TABLE head (now float8, clock_offset float8);
+            CREATE SCHEMA trap;
+            CREATE FUNCTION trap.gen_random_uuid() RETURNS uuid LANGUAGE sql AS 'SELECT 1/0; SELECT NULL::uuid';
+            SET search_path = trap, pg_catalog, public;
+        """)
+        connection.execute("SELECT runcue.submit('a', id => 'real')")
+        assert connection.execute("SELECT count(*) FROM runcue.submissions").fetchone() == (1,)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("submit(NULL)", "needs the name of a task"),
+        ("submit('')", "needs the name of a task"),
+        ("submit(repeat('a', 129))", "needs the name of a task"),
+        ("submit('a', '[1]')", "a JSON object, not array"),
+        ("submit('a', 'null')", "a JSON object, not null"),
+        ("submit('a', NULL)", "a JSON object, not null"),
+        ("submit('a', jsonb_build_object('x', repeat('a', 1048576)))", "more than 1048576"),
+        ("submit('a', id => '')", "1 to 128 characters"),
+    ],
+)
+async def test_what_makes_no_unit_is_an_error_at_once(queue: str, call: str, said: str) -> None:
+    with psycopg.connect(queue) as connection:
+        with pytest.raises(errors.InvalidParameterValue, match=said):
+            connection.execute(f"SELECT runcue.{call}")
+        connection.rollback()
+        assert connection.execute("SELECT count(*) FROM runcue.submissions").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("name", ["task", "idempotency_key", "queue", "target", "id"])
+async def test_no_argument_becomes_sql(queue: str, name: str) -> None:
+    evil = "x'); DROP TABLE runcue.head; --"
+    with psycopg.connect(queue) as connection:
+        given = {"task": "a", name: evil}
+        said = ", ".join(f"{one} => %({one})s" for one in given)
+        connection.execute(f"SELECT runcue.submit({said})", given)
+    with Client(queue) as client:
+        [work] = client.list()
+        assert getattr(work, name) == evil
