@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it brings no types
 
+from tests.apart import apart
 from tests.sample import ALL, fewer, left_out
 
 settings.register_profile(
@@ -20,7 +22,8 @@ settings.register_profile(
 )  # machines are shared, and slow at times
 settings.load_profile("untimed")
 
-INTERRUPTS = (signal.SIGINT, signal.SIGQUIT)
+ROOT = Path(__file__).resolve().parent.parent
+INTERRUPTS = tuple(one for one in signal.Signals if one.name in {"SIGINT", "SIGQUIT"})
 """What a shell without job control has its background jobs ignore."""
 
 
@@ -54,6 +57,8 @@ def more_time(limit: float, elapsed: float, load: float, cores: int) -> float:
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None, Any, Any]:
     """Let a limit end what hangs, and not what waits for its turn on a busy machine."""
     result = yield
+    if settings.method != "signal":  # a thread gives up where there are no alarms
+        return result
     give_up = signal.getsignal(signal.SIGALRM)
     began = time.monotonic()
 
@@ -64,7 +69,7 @@ def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None
         elif callable(give_up):
             give_up(number, frame)
 
-    if settings.method == "signal" and callable(give_up):
+    if callable(give_up):
         signal.signal(signal.SIGALRM, look)
     return result
 
@@ -76,6 +81,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if out:
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in out])
         items[:] = [item for item in items if item.nodeid not in out]
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out whole files that need another system."""
+    return True if apart(_place(collection_path)) and collection_path.suffix == ".py" else None
+
+
+def _place(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Skip, and say why, what needs another system."""
+    if reason := apart(item.nodeid):
+        item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.hookimpl(tryfirst=True)

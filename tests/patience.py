@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from runcue.host.posix.processes import open_files
 
 BOUND = 240.0
 """Seconds until a test gives up. Far more than anything takes, so that a slow machine fails nothing."""
@@ -45,6 +44,14 @@ def until_sync(condition: Callable[[], Any], what: str = "") -> Any:
 
 def lives(pid: int) -> bool:
     """True while that process runs: a zombie does not."""
+    if sys.platform == "win32":
+        from runcue.host.windows import kernel
+
+        handle = kernel.open_process(pid, kernel.SYNCHRONIZE | kernel.PROCESS_QUERY)
+        try:
+            return handle is not None and kernel.exit_code(handle) is None
+        finally:
+            kernel.CloseHandle(handle or 0)
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -60,6 +67,8 @@ def lives(pid: int) -> bool:
 
 def has_open(pid: int, file: Path) -> bool:
     """True while that process has this file open; what it opens and closes meanwhile does not matter."""
+    from runcue.host.posix.processes import open_files
+
     return any(same(link, file) for link in open_files(pid))
 
 

@@ -76,13 +76,18 @@ ADAPTERS = (
     "host/posix",
     "host/windows",
     "host/system.py",
-    "host/need.py",
+    "executors/system.py",
+    "executors/windows.py",
+    "executors/command/executor.py",
+    "executors/command/windows.py",
+    "executors/job_objects.py",
+    "executors/process/spawner.py",
+    "executors/process/surroundings.py",
+    "executors/process/windows_surroundings.py",
+    "executors/process_locks.py",
     "cli/main.py",
     "cli/lines.py",
     "cli/shutdown.py",
-    "executors/command/executor.py",
-    "executors/command/output.py",
-    "executors/process_locks.py",
 )
 """Where a system may be asked for: the two adapters of each port, and where they are chosen."""
 

@@ -20,12 +20,12 @@ from runcue import Cue, Work, WorkState
 from runcue.errors import BadCommand, CommandFailed, RetryLater
 from runcue.executors.command import child as child_module
 from runcue.executors.command import executor as command_module
-from runcue.executors.command import output as output_module
 from runcue.executors.command.executor import CommandExecutor
 from runcue.executors.command.output import Stream, stem
 from runcue.executors.command.reaper import Reaper
 from runcue.executors.command.text import KEEP
 from runcue.executors.process_locks import Jobs, end_leftovers
+from runcue.host.posix import files
 from runcue.host.posix.processes import process
 from runcue.ports import TooLate
 from runcue.testing import VirtualLoop
@@ -440,7 +440,7 @@ def test_a_long_file_gives_its_beginning_back_and_never_its_end(tmp_path: Path) 
 def test_where_there_are_no_holes_a_long_file_starts_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output_module, "punch", lambda *given: False)
+    monkeypatch.setattr(files, "punch", lambda *given: False)
     made, write = stream(tmp_path / "out")
     for number in range(64):
         write(b"%d" % (number % 10) * MIB)

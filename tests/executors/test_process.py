@@ -27,7 +27,9 @@ import pytest
 from runcue import ConfigError, Cue, Permanent, Retry, RetryLater, Work
 from runcue.core.model.failure import classify
 from runcue.errors import WorkerLost
-from runcue.executors.process.executor import ProcessExecutor, check_importable
+from runcue.executors.process.executor import ProcessExecutor
+from runcue.executors.process.functions import check_importable
+from runcue.executors.process.keeper_link import link_maker
 from runcue.executors.process_locks import Jobs, end_leftovers
 from runcue.ports import TooLate
 from runcue.testing import VirtualLoop
@@ -55,7 +57,7 @@ class Pool(Caller):
     """A pool, and the processes that were seen to be its own."""
 
     def __init__(self, size: int = 2, grace: float = LONG, jobs: Path | None = None) -> None:
-        super().__init__(ProcessExecutor(RealClock(), size, grace, Jobs(jobs)))
+        super().__init__(ProcessExecutor(RealClock(), size, grace, link_maker(Jobs(jobs))))
         self._seen: set[int] = set()
 
     async def hanging(self, function: Callable[..., Any], file: Path) -> tuple[asyncio.Task, list[int]]:
@@ -889,7 +891,9 @@ import sys
 from tests.executors.fakes import FakeTask, RealClock
 from runcue import Work
 from runcue.executors.process_locks import Jobs
-from runcue.executors.process.executor import ProcessExecutor, check_importable
+from runcue.executors.process.executor import ProcessExecutor
+from runcue.executors.process.functions import check_importable
+from runcue.executors.process.keeper_link import link_maker
 
 def task(function):
     check_importable(function)
@@ -900,7 +904,7 @@ def double(work):
     return 2 * work.params["n"], __name__
 
 async def main():
-    pool = ProcessExecutor(RealClock(), 1, 1.0, Jobs(None))
+    pool = ProcessExecutor(RealClock(), 1, 1.0, link_maker(Jobs(None)))
     try:
         print(await pool.run(Work(id="a", task="b", params={"n": 21}), FakeTask(double), None))
     except Exception as error:
@@ -965,7 +969,7 @@ from tests.patience import lives, until_sync
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 async def twice():
-    pool = ProcessExecutor(RealClock(), 1, 1.0, Jobs(None))
+    pool = ProcessExecutor(RealClock(), 1, 1.0, link_maker(Jobs(None)))
     work = Work(id="a", task="b")
     pid = await pool.run(work, FakeTask(tasks.double), None)
     os.kill(pid, signal.SIGKILL)
@@ -978,16 +982,6 @@ asyncio.run(twice())
     )
     done = python(tmp_path, "script.py")
     assert (done.stdout, done.stderr, done.returncode) == ("True\n", "", 0)
-
-
-def test_a_system_without_fork_is_told_so_when_a_task_is_registered(tmp_path: Path) -> None:
-    code = (
-        "import os, sys\ndel os.fork\nsys.modules['fcntl'] = None\nimport runcue\n"
-        "runcue.Cue().task('length', executor='process_pool')(len)"
-    )
-    assert (
-        'ConfigError: executor="process_pool" needs a system with fork' in python(tmp_path, "-c", code).stderr
-    )
 
 
 @pytest.mark.parametrize("way", ["code", "package", "folder", "input"])

@@ -18,7 +18,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import pwd
 import re
 import secrets
 import select
@@ -407,6 +406,8 @@ def _place(quick: bool) -> str | None:
 
 def _owner() -> dict[str, Any]:
     """As whom the server runs, for subprocess: nothing for everybody but root."""
+    import pwd  # a server that is given needs none
+
     if os.geteuid() != 0:
         return {}
     for name in ("postgres", "nobody"):

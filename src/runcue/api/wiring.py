@@ -34,6 +34,7 @@ from runcue.engine.resources import Resources
 from runcue.engine.watchdog import Watchdog, watched
 from runcue.errors import ConfigError, CueClosed, ForkedConnection, RuncueError, WrongThread, quoted
 from runcue.executors.coroutine import CoroutineExecutor
+from runcue.executors.system import processes
 from runcue.executors.thread import ThreadExecutor
 from runcue.host.address import is_postgres
 from runcue.host.clock import SystemClock
@@ -44,7 +45,6 @@ from runcue.stores.postgres.address import address_of
 
 if TYPE_CHECKING:
     from runcue.declare.options import Options
-    from runcue.executors.process_locks import Jobs
     from runcue.stores.sql.store import SqlStore
 
 LAST_DIGITS = [f"{number:02x}" for number in range(256)]
@@ -162,7 +162,7 @@ class Executors:
         self._registry = registry
         self._target = target
         self._jobs_folder = None if target is None else jobs_folder(target, worker)
-        self._jobs: Jobs | None = None
+        self._jobs: processes.Jobs | None = None
         self.threads = ThreadExecutor(clock)
         grace = registry.options.grace
         self.by_name: dict[str, Executor] = {
@@ -175,20 +175,16 @@ class Executors:
         }
 
     def _process_pool(self) -> Executor:
-        from runcue.executors.process.executor import ProcessExecutor
-
-        options = self._registry.options
-        return ProcessExecutor(self._clock, pool_size(self._registry), options.grace, self._locks())
+        grace = self._registry.options.grace
+        return processes.process_executor(self._clock, pool_size(self._registry), grace, self._locks())
 
     def _subprocess(self) -> Executor:
-        from runcue.executors.command.executor import CommandExecutor
         from runcue.executors.command.printed import files_folder
-        from runcue.executors.command.reaper import Reaper
 
-        options, jobs = self._registry.options, self._locks()
+        options = self._registry.options
         folder = None if self._target is None else files_folder(self._target)
-        return CommandExecutor(
-            self._clock, options.grace, folder, jobs, Reaper(jobs), limit=options.output_limit
+        return processes.command_executor(
+            self._clock, options.grace, folder, self._locks(), options.output_limit
         )
 
     def _ssh(self) -> Executor:
@@ -202,10 +198,8 @@ class Executors:
         cluster = self._registry.options.dask
         return DaskExecutor(self._clock, cluster, pool_size(self._registry), self._locks())
 
-    def _locks(self) -> Jobs:
-        from runcue.executors.process_locks import Jobs
-
-        self._jobs = self._jobs or Jobs(self._jobs_folder)
+    def _locks(self) -> processes.Jobs:
+        self._jobs = self._jobs or processes.make_jobs(self._jobs_folder)
         return self._jobs
 
     async def close(self) -> None:
@@ -225,9 +219,7 @@ def jobs_folder(target: str, worker: str) -> Path:
 
 def end_leftovers(target: str, worker: str) -> bool:
     """End the processes that a dead worker left running; True when none is left."""
-    from runcue.executors import process_locks
-
-    return process_locks.end_leftovers(jobs_folder(target, worker))
+    return processes.end_leftovers(jobs_folder(target, worker))
 
 
 def forget_output(target: str, units: list[tuple[str, int]]) -> None:

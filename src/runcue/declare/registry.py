@@ -49,7 +49,7 @@ from runcue.declare.service_choice import (
     with_keys,
 )
 from runcue.declare.service_options import KeyOf, agreed, disagree, read_limits
-from runcue.declare.task import EXECUTORS, IMPLICIT, OUTSIDE, PRINTED, Task, codec_of
+from runcue.declare.task import EXECUTORS, IMPLICIT, PRINTED, Task, codec_of
 from runcue.declare.unique import read_expires, read_unique
 from runcue.declare.unit import Unit
 from runcue.engine.artifacts import Artifacts, declared
@@ -65,7 +65,7 @@ from runcue.errors import (
     WrongResult,
     quoted,
 )
-from runcue.host.need import need_posix
+from runcue.executors.system import processes
 from runcue.ports import Observer
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -193,11 +193,11 @@ class Registry:
         def register(function: Function) -> Function:
             own = name if handler is None and name is not None else own_name(function)
             where = executor_of(function, own, executor)
-            if where in OUTSIDE:  # imported now: a missing library is an error at once, and no start waits
-                need_posix(f'executor="{where}"')
-                module = import_module(OUTSIDE[where])
+            if where in processes.MODULES:
+                # Imported now: a missing library is an error at once, and no start waits.
+                import_module(processes.MODULES[where])
                 if where == "process_pool":
-                    module.check_importable(function)
+                    import_module(processes.FUNCTIONS).check_importable(function)
             plain = () if picks is not None else names
             parameters = parameters_of(own, function, self.resources)
             handed = () if parameters is None else tuple(parameters.resources.values())

@@ -27,13 +27,6 @@ IMPLICIT: Final = {
     "ssh": (),
     "dask": (),
 }
-OUTSIDE: Final = {
-    "process_pool": "runcue.executors.process.executor",
-    "subprocess": "runcue.executors.command.executor",
-    "ssh": "runcue.executors.ssh.executor",
-    "dask": "runcue.executors.dask.executor",
-}
-"""The modules of executors that are imported only where a task uses them."""
 PRINTED: Final = ("subprocess", "ssh")
 """The executors whose handlers return a command: the result is what it printed."""
 

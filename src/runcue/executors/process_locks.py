@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runcue.host.descriptors import close, forking, guard
+from runcue.host.posix.files import LABEL
 from runcue.host.posix.processes import (
     HAS_PROC,
     open_files,
@@ -50,8 +51,6 @@ PATIENCE = 0.01
 
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-
-_LABEL = "user.runcue"
 
 Mark = tuple[int, int]
 """Device and inode of a file, to find it among the open files of processes."""
@@ -162,22 +161,6 @@ def lock_file(directory: Path, name: str) -> int:
         close(descriptor)
         raise
     return descriptor
-
-
-def put_label(descriptor: int, label: bytes) -> None:
-    """Mark a file as output of a job."""
-    try:
-        os.setxattr(descriptor, _LABEL, label)
-    except (AttributeError, OSError):  # no extended attributes here: recovery goes by the locks alone
-        return
-
-
-def take_label(descriptor: int) -> None:
-    """Remove the mark: recovery no longer ends processes that write to this file."""
-    try:
-        os.removexattr(descriptor, _LABEL)
-    except (AttributeError, OSError):  # it never had one
-        return
 
 
 def _checked(token: str | int) -> str:
@@ -334,7 +317,7 @@ def _has_label(link: str, label: bytes) -> bool:
     try:
         if not stat.S_ISREG(os.stat(link).st_mode) or not os.lstat(link).st_mode & stat.S_IWUSR:  # noqa: PTH116
             return False
-        return os.getxattr(link, _LABEL).startswith(label)
+        return os.getxattr(link, LABEL).startswith(label)
     except OSError:  # closed meanwhile, or without any label
         return False
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 forking = threading.RLock()
@@ -28,9 +29,16 @@ def guard(descriptor: int) -> int:
 
 def close(descriptor: int) -> None:
     """Close a guarded descriptor."""
+    with forget(descriptor):
+        os.close(descriptor)
+
+
+@contextmanager
+def forget(descriptor: int) -> Iterator[None]:
+    """Close a guarded descriptor in this context, in which no thread forks."""
     with forking:
         _guarded.discard(descriptor)
-        os.close(descriptor)
+        yield
 
 
 def _close_in_child() -> None:

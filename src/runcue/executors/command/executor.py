@@ -14,32 +14,30 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import signal
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
-from inspect import isawaitable
 from itertools import count
 from math import inf
 from pathlib import Path
 from subprocess import Popen
 from typing import Any, TypeVar
 
-from runcue.errors import CommandFailed, RetryLater, quoted
-from runcue.executors.command.arguments import bad_command, checked, meant
+from runcue.errors import CommandFailed, quoted
+from runcue.executors.command.arguments import bad_command, checked
 from runcue.executors.command.child import Child, exit_code_of, is_our_child, names_of, signal_session
+from runcue.executors.command.launch import NO_ROOM, asked, environment, no_room, outcome, refusal
 from runcue.executors.command.output import LIMIT, Output, Watcher, is_lack, make_folder, stem
 from runcue.executors.command.reaper import SHELL, Reaper, disown
-from runcue.executors.command.text import KEEP, last_line
+from runcue.executors.command.text import KEEP
 from runcue.executors.process_locks import Jobs
-from runcue.host import shortage
 from runcue.host.descriptors import close, guard
 from runcue.host.loops import hold, later, post_to_loop
-from runcue.host.posix.processes import signal_group, signal_name
+from runcue.host.posix.processes import signal_group
 from runcue.ports import Clock, CommandOptions, Entering, Registered
 
 logger = logging.getLogger("runcue")
@@ -56,14 +54,6 @@ UNSEEN_PATIENCE = 0.25
 """Seconds to wait for such a process: it may be one of ours that is just executing another program."""
 FIRST_PAUSE = 0.002
 LONGEST_PAUSE = 0.2
-
-HIDDEN_PREFIXES = ("RUNCUE_", "QUEUECTL_")
-HIDDEN = frozenset({"PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE", "PGSSLKEY"})
-"""Variables of this process that commands do not see, unless the task's `env=` gives them."""
-
-NO_ROOM = shortage.NO_ROOM | {errno.ETXTBSY}
-"""Errors after which the command may start a little later; ETXTBSY: the program is being written just now."""
-
 
 # --- What to run ----------------------------------------------------------------------------------
 
@@ -84,44 +74,6 @@ def script_of(argv: list[str]) -> tuple[list[str], int | None]:
         script.write(argv[3].encode())
     os.lseek(file, 0, os.SEEK_SET)
     return [SHELL, f"/dev/fd/{file}"], guard(file)
-
-
-def environment(extra: Mapping[str, str] | None) -> dict[str, str] | None:
-    """The environment of a command: that of this process without the queue's secrets, and what the task adds.
-
-    None when it equals the environment of this process: inheriting it costs least.
-    """
-    if not extra and not any(map(is_hidden, os.environ)):
-        return None
-    shown = {name: value for name, value in os.environ.items() if not is_hidden(name)}
-    return shown | dict(extra or {})
-
-
-def is_hidden(name: str) -> bool:
-    """Whether this variable is hidden from commands."""
-    return name in HIDDEN or name.startswith(HIDDEN_PREFIXES)
-
-
-def refusal(error: OSError, argv: list[str], cwd: str | None) -> CommandFailed | RetryLater:
-    """What to raise in an attempt whose command could not be started."""
-    reason = error.strerror or str(error)
-    if error.errno in NO_ROOM:
-        return _no_room(error)
-    name = quoted(argv[0])
-    if cwd is not None and error.filename == cwd:
-        return CommandFailed(f"no such folder: cwd {quoted(cwd)} ({reason})")
-    if error.errno in {errno.ENOENT, errno.ENOTDIR}:
-        advice = "install it, give its full path, or look at the first line of the script"
-        return CommandFailed(f"not found: {name} or the interpreter it names: {advice}")
-    if error.errno in {errno.EACCES, errno.EPERM, errno.ENOEXEC}:
-        return CommandFailed(f"not executable: {name} ({reason}): chmod +x, or name its interpreter first")
-    if error.errno == errno.E2BIG:
-        return CommandFailed(f"too long: the arguments and environment of {name}: pass data in a file")
-    return CommandFailed(f"cannot run {name}: {reason}")
-
-
-def _no_room(error: OSError | RuntimeError) -> RetryLater:
-    return shortage.no_room("command", error, "raise the limits of processes, open files or memory")
 
 
 # --- Running it -----------------------------------------------------------------------------------
@@ -157,10 +109,7 @@ class CommandExecutor:
 
     async def run(self, work: Any, task: Registered, entered: Entering | None) -> Any:
         """Ask the handler for a command, run it, and return what it printed and its exit code."""
-        command = task.call(work)
-        if isawaitable(command):
-            command = await command
-        command, options = meant(command, task.command)
+        command, options = await asked(work, task)
         argv = arguments(command, options)
         if entered is not None:
             entered.check()
@@ -170,17 +119,7 @@ class CommandExecutor:
             result = await self._finish(child, entered)
         finally:
             release()
-        exit_code = result["exit_code"]
-        if exit_code is None:
-            raise CommandFailed(
-                "exit code lost: something else in this process waited for its children", result
-            )
-        if exit_code < 0:
-            raise CommandFailed(f"signal:{signal_name(-exit_code)}", result)
-        if exit_code and options.check:
-            line = last_line(result["stderr"]) or last_line(result["stdout"])
-            raise CommandFailed(f"exit code {exit_code}" + (f": {line}" if line else ""), result)
-        return result
+        return outcome(result, options)
 
     async def close(self) -> None:
         """End the reaper and the thread; the next command starts them again."""
@@ -235,7 +174,7 @@ class CommandExecutor:
         except BaseException as error:
             self._abandon(number, started.pid, output)
             if isinstance(error, (OSError, RuntimeError)):
-                raise _no_room(error) from error
+                raise no_room(error) from error
             raise
 
     def _abandon(self, number: int, pid: int, output: Output) -> None:
@@ -265,7 +204,7 @@ class CommandExecutor:
         except (OSError, RuntimeError) as error:
             self._jobs.release(number)
             if isinstance(error, RuntimeError) or error.errno in NO_ROOM:
-                raise _no_room(error) from error
+                raise no_room(error) from error
             where = f" {quoted(error.filename)}" if error.filename else ""
             raise CommandFailed(f"cannot prepare the command{where}: {error.strerror or error}") from error
 

@@ -17,7 +17,6 @@ held open or cost memory. Rules:
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import logging
 import os
@@ -27,15 +26,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runcue.errors import quoted
 from runcue.executors.command.text import LINE, as_text, last_line
-from runcue.executors.process_locks import Mark, is_locked, put_label, take_label
 from runcue.host.descriptors import close, guard
+from runcue.host.system import files
+
+if TYPE_CHECKING:
+    from runcue.executors.process_locks import Mark
 
 logger = logging.getLogger("runcue")
 Complain = Callable[[OSError], None]
@@ -51,10 +52,7 @@ REPORT_EVERY = 1.0
 """Seconds between two lines of one command that are reported as progress."""
 
 _BLOCK = 4096
-_PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 _SAFE_ID = re.compile(r"[0-9a-z][0-9a-z_-]{0,63}")
-_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
-_TMPFILE: int | None = getattr(os, "O_TMPFILE", None)
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
@@ -74,7 +72,7 @@ def make_folder(folder: Path) -> None:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, "not a directory: move it away", str(folder)) from None
-        if found.st_uid != os.geteuid():
+        if found.st_uid != files.user():
             raise PermissionError(errno.EPERM, f"belongs to user {found.st_uid}", str(folder)) from None
         if stat.S_IMODE(found.st_mode) != 0o700:
             folder.chmod(0o700)
@@ -99,9 +97,9 @@ class Stream:
         self._has_lost = False
         try:
             self._open()
-            fcntl.flock(self.writing, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            files.lock(self.writing)
             if label is not None:
-                put_label(self._reading, label)
+                files.put_label(self._reading, label)
         except BaseException:
             self.close()
             raise
@@ -114,8 +112,8 @@ class Stream:
         if self._folder is not None:
             try:
                 if not self._open_nameless(self._folder):
-                    self.writing = guard(_made_anew(self._path))
-                    self._reading = guard(os.open(self._path, _FLAGS | os.O_RDWR))
+                    self.writing = guard(files.create_anew(self._path))
+                    self._reading = guard(files.open_file(self._path, os.O_RDWR))
                     self.is_named = True
             except OSError as error:
                 if is_lack(error):
@@ -125,37 +123,20 @@ class Stream:
             else:
                 return
         if not self._open_nameless(tempfile.gettempdir()):
-            made, name = tempfile.mkstemp(prefix="runcue-")
-            self._reading = guard(made)
-            try:
-                self.writing = guard(os.open(name, _FLAGS | os.O_WRONLY | os.O_APPEND))
-            finally:
-                os.unlink(name)  # noqa: PTH108
+            reading, writing = files.open_temporary()
+            self._reading, self.writing = guard(reading), guard(writing)
 
     def _open_nameless(self, folder: str) -> bool:
         """Create a nameless file; False where the system has none."""
-        if _TMPFILE is None:
-            return False
-        try:
-            self._reading = guard(os.open(folder, _TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600))
-            opened = f"/proc/self/fd/{self._reading}"
-            self.writing = guard(os.open(opened, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
-        except OSError as error:
-            self.close()
-            if error.errno in {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}:
-                return False
-            raise
-        return True
+        opened = files.open_nameless(folder)
+        if opened is not None:
+            self._reading, self.writing = map(guard, opened)
+        return opened is not None
 
     def show(self) -> None:
         """Give the file its name."""
         if not self.is_named and self._folder is not None:
-            source = f"/proc/self/fd/{self._reading}"
-            try:
-                os.link(source, self._path, src_dir_fd=self._reading, follow_symlinks=True)
-            except FileExistsError:
-                os.unlink(self._path)  # noqa: PTH108
-                os.link(source, self._path, src_dir_fd=self._reading, follow_symlinks=True)
+            files.give_name(self._reading, self._path)
             self.is_named = True
 
     @property
@@ -167,7 +148,7 @@ class Stream:
     @property
     def is_held(self) -> bool:
         """Whether a descendant of the command still has the file open."""
-        return is_locked(self._reading)
+        return files.is_locked(self._reading)
 
     def hand_over(self) -> None:
         """Close our writing end: from here on only the command and its descendants write."""
@@ -188,7 +169,7 @@ class Stream:
         if self._seen - self._holed <= limit:
             return
         until = (self._seen - limit // 2) // _BLOCK * _BLOCK
-        if punch(self._reading, self._holed, until - self._holed):
+        if files.punch(self._reading, self._holed, until - self._holed):
             self._holed = until
         else:
             self._end = self.tail(limit // 2)
@@ -223,19 +204,20 @@ class Stream:
             return
         if not self._has_lost and not os.fstat(self._reading).st_size:
             if self.is_named:
-                os.unlink(self._path)  # noqa: PTH108
+                files.remove(self._path)
         elif self.is_long(limit):
             new = Path(f"{self._path}.new")
-            with os.fdopen(_made_anew(str(new)), "wb") as file:
+            with os.fdopen(files.create_anew(str(new)), "wb") as file:
                 file.write(self.tail(limit))
-            new.replace(self._path)
+            self.close()  # else it could not be replaced everywhere
+            files.replace(new, self._path)
         else:
             self.show()
             self.unlabel()
 
     def unlabel(self) -> None:
         """Remove the job's label: recovery no longer ends processes that write to the file."""
-        take_label(self._reading)
+        files.take_label(self._reading)
 
     def close(self) -> None:
         """Close our descriptors."""
@@ -245,43 +227,13 @@ class Stream:
             self._reading = -1
 
 
-def _made_anew(path: str) -> int:
-    """Create a file, and replace one that is there."""
-    flags = _FLAGS | os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
-    try:
-        return os.open(path, flags, 0o600)
-    except FileExistsError:
-        os.unlink(path)  # noqa: PTH108
-        return os.open(path, flags, 0o600)
-
-
 def _read(descriptor: int, size: int, start: int) -> bytes:
     parts = []
-    while size > 0 and (part := os.pread(descriptor, size, start)):
+    while size > 0 and (part := files.read_at(descriptor, size, start)):
         parts.append(part)
         size -= len(part)
         start += len(part)
     return b"".join(parts)
-
-
-@cache
-def _fallocate() -> Callable[..., int] | None:
-    import ctypes  # imported only for commands that print a lot
-
-    try:
-        library = ctypes.CDLL(None, use_errno=True)
-        function: Any = getattr(library, "fallocate64", None) or library.fallocate
-    except (OSError, AttributeError):  # not Linux
-        return None
-    function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    called: Callable[..., int] = function
-    return called
-
-
-def punch(descriptor: int, start: int, size: int) -> bool:
-    """Give a part of a file back to the file system; False where that is not possible."""
-    function = _fallocate()
-    return function is not None and function(descriptor, _PUNCH_HOLE, start, size) == 0
 
 
 class Output:

@@ -1,6 +1,7 @@
 """Functions in worker processes, each of which can be ended without touching another.
 
-The owner starts one keeper process, and the keeper forks the workers (keeper.py, worker.py, protocol.py). Rules here:
+The owner starts one keeper process, and the keeper forks the workers (keeper.py, worker.py, protocol.py); on Windows
+it starts each by itself (spawner.py). Rules here:
 
 - All messages go through sockets that the loop watches. The only thread starts the keeper and waits for its end.
 - A worker is started when a call finds none idle and there are fewer than `size`; it is kept and used again.
@@ -19,37 +20,61 @@ import socket
 import sys
 import weakref
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from itertools import count
-from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
-from runcue.core.model.failure import describe
-from runcue.errors import ConfigError, Permanent, WorkerLost, quoted
-from runcue.ports import Clock, Entering, Handler, Registered, TooLate
-
-if not hasattr(os, "fork"):  # before the imports that need it
-    raise ConfigError('executor="process_pool" needs a system with fork: use threads on this one.')
-
+from runcue.errors import WorkerLost
 from runcue.executors.process import protocol
 from runcue.executors.process.answer_reader import Answer, raising, read_answer, read_error, read_result
-from runcue.executors.process.keeper_link import NO_SIGNAL, KeeperLink, Sockets, close_all, close_one
+from runcue.executors.process.functions import main_module, not_started, pickled
 from runcue.executors.process.reporter import forward, pack_call
+from runcue.executors.process.sockets import NO_SIGNAL, Sockets, add, close_all, close_one
 from runcue.executors.process.worker import refuse_while_importing
-from runcue.executors.process_locks import REAPER
-from runcue.host.descriptors import guard
 from runcue.host.interpreter import search_path
 from runcue.host.loops import hold
-from runcue.host.posix.processes import cause_of_death
-from runcue.host.shortage import NO_ROOM, no_room
-
-if TYPE_CHECKING:
-    from runcue.executors.process_locks import Jobs
-
+from runcue.host.system import processes, wake
+from runcue.ports import Clock, Entering, Handler, Registered, TooLate
 
 CHUNK = 256 * 1024
+
+
+class Keeper(Protocol):
+    """What starts and ends the workers of a pool: a process of its own (keeper_link.py), or a job for each."""
+
+    ended: asyncio.Future[None]
+    is_lost: bool
+    """True from when it takes no more orders."""
+
+    def order(
+        self, what: bytes, number: int, grace: float = 0.0, channel: socket.socket | None = None
+    ) -> None:
+        """Send an order; a channel that goes with it is closed on this side."""
+        ...
+
+    def awake(self, number: int, pid: int) -> None:
+        """That worker has reported with its pid."""
+        ...
+
+    def gone(self, pid: int) -> None:
+        """The worker with that pid is gone."""
+        ...
+
+
+class MakeKeeper(Protocol):
+    """Starts a keeper; OSError when the system has no room for it."""
+
+    def __call__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        number: int,
+        sockets: Sockets,
+        heard: Callable[[bytes, int, int], None],
+        lost: Callable[[Any, str | OSError], None],
+    ) -> Keeper: ...
 
 
 class Call(msgspec.Struct, eq=False):
@@ -70,7 +95,7 @@ class Worker(msgspec.Struct, eq=False):
     """One worker process, from its owner."""
 
     number: int
-    keeper: KeeperLink
+    keeper: Keeper
     channel: socket.socket
     gone: asyncio.Future[None]
     pid: int = 0
@@ -87,18 +112,18 @@ class ProcessExecutor:
 
     can_stop = True
 
-    def __init__(self, clock: Clock, size: int, grace: float, jobs: Jobs) -> None:
+    def __init__(self, clock: Clock, size: int, grace: float, make_keeper: MakeKeeper) -> None:
         refuse_while_importing()
         self._clock = clock
         self._size = size
         self.grace = grace
-        self._jobs = jobs
+        self._make_keeper = make_keeper
         self._numbers = count(1)
         self._functions: dict[int, tuple[Handler, int, bytes]] = {}
         self._workers: dict[int, Worker] = {}
         self._idle: list[Worker] = []
         self._waiting: deque[Call] = deque()
-        self._keeper: KeeperLink | None = None
+        self._keeper: Keeper | None = None
         self._sockets: Sockets = set()
         # The processes end also when a pool is collected that was never closed.
         weakref.finalize(self, close_all, self._sockets)
@@ -149,7 +174,7 @@ class ProcessExecutor:
     ) -> Call:
         """The call as bytes; raises Permanent when its function or params cannot be pickled."""
         if id(handler) not in self._functions:
-            self._functions[id(handler)] = handler, next(self._numbers), _pickled(handler)
+            self._functions[id(handler)] = handler, next(self._numbers), pickled(handler)
         key = self._functions[id(handler)][1]
         return Call(next(self._numbers), key, pack_call(key, work), work, entered, answer)
 
@@ -217,21 +242,16 @@ class ProcessExecutor:
         number = next(self._numbers)
         ours, theirs = socket.socketpair()
         if self._keeper is None or self._keeper.is_lost:
-            token = f"{REAPER}-pool-{number}"
             try:
-                self._keeper = KeeperLink(
-                    loop, self._jobs, token, self._sockets, self._heard, self._keeper_lost
-                )
+                self._keeper = self._make_keeper(loop, number, self._sockets, self._heard, self._keeper_lost)
             except OSError:
                 ours.close()
                 theirs.close()
                 raise
         worker = Worker(number, self._keeper, ours, loop.create_future())
-        self._sockets.add(ours)
-        guard(ours.fileno())
-        ours.setblocking(False)
+        add(ours, self._sockets)
         self._workers[number] = worker
-        loop.add_reader(ours, self._read, worker)
+        wake.watcher(loop).add_reader(ours, self._read, worker)
         worker.keeper.order(protocol.START, number, channel=theirs)
         self._send(worker, protocol.HELLO, 0, hello)
         return worker
@@ -244,9 +264,9 @@ class ProcessExecutor:
         if what == protocol.NOT_STARTED:
             self._gone(worker, not_started(OSError(value, os.strerror(value))))
         else:
-            self._gone(worker, WorkerLost(f"the process that ran it died: {cause_of_death(value)}"))
+            self._gone(worker, WorkerLost(f"the process that ran it died: {processes.cause_of_death(value)}"))
 
-    def _keeper_lost(self, keeper: KeeperLink, reason: str | OSError) -> None:
+    def _keeper_lost(self, keeper: Keeper, reason: str | OSError) -> None:
         """Settle the calls of a keeper that is gone, and with it its workers and all that they started."""
         if self._keeper is keeper:
             self._keeper = None
@@ -260,11 +280,11 @@ class ProcessExecutor:
             return
         while self._read(worker):
             pass  # its last frames
-        loop = worker.gone.get_loop()
-        loop.remove_reader(worker.channel)
-        loop.remove_writer(worker.channel)
+        watcher = wake.watcher(worker.gone.get_loop())
+        watcher.remove_reader(worker.channel)
+        watcher.remove_writer(worker.channel)
         close_one(worker.channel, self._sockets)
-        worker.keeper.sessions.discard(worker.pid)
+        worker.keeper.gone(worker.pid)
         del self._workers[worker.number]
         if worker in self._idle:
             self._idle.remove(worker)
@@ -287,7 +307,7 @@ class ProcessExecutor:
 
     def _write(self, worker: Worker) -> None:
         """Send frames until the channel is full; the loop calls this again when it has room."""
-        loop = worker.gone.get_loop()
+        watcher = wake.watcher(worker.gone.get_loop())
         outgoing = worker.outgoing
         try:
             while outgoing:
@@ -296,11 +316,11 @@ class ProcessExecutor:
                 if not outgoing[0]:
                     outgoing.popleft()
         except BlockingIOError:
-            loop.add_writer(worker.channel, self._write, worker)
+            watcher.add_writer(worker.channel, self._write, worker)
             return
         except OSError:
             outgoing.clear()  # the worker is dead: the keeper will report its end
-        loop.remove_writer(worker.channel)
+        watcher.remove_writer(worker.channel)
 
     def _read(self, worker: Worker) -> bool:
         """Read some of a worker's frames; True if there may be more."""
@@ -312,7 +332,7 @@ class ProcessExecutor:
             chunk = b""
         if not chunk:
             # The worker is dead or dying: the keeper will report its end.
-            worker.gone.get_loop().remove_reader(worker.channel)
+            wake.watcher(worker.gone.get_loop()).remove_reader(worker.channel)
             return False
         worker.incoming += chunk
         while len(worker.incoming) >= protocol.FRAME.size:
@@ -329,7 +349,7 @@ class ProcessExecutor:
         call = worker.call
         if what == protocol.AWAKE:
             worker.pid = number
-            worker.keeper.sessions.add(number)
+            worker.keeper.awake(worker.number, number)
             return
         if what == protocol.IMPORTED:
             worker.imported.add(number)
@@ -351,99 +371,3 @@ class ProcessExecutor:
             reading = read_result if what == protocol.RESULT else read_error
             read_answer(call.answer.get_loop(), reading, body, partial(self._settle, call))
             self._dispatch()
-
-
-# --- Starting a worker -----------------------------------------------------------------------------------
-
-
-def main_module() -> dict[str, str]:
-    """How a worker can import the script again, as multiprocessing.spawn.prepare wants it; empty when it cannot."""
-    main = sys.modules["__main__"]
-    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
-    if spec is not None and spec.name is not None:
-        # A spec named __main__ belongs to a package, a folder or an archive.
-        is_module = spec.name.rpartition(".")[2] != "__main__"
-        return {"init_main_from_name": spec.name} if is_module else {}
-    if isinstance(file, str) and os.path.isfile(file):  # noqa: PTH113 (`file` is "<stdin>" for a script from standard input)
-        return {"init_main_from_path": os.path.abspath(file)}  # noqa: PTH100 (as text)
-    return {}
-
-
-def not_started(error: OSError) -> Exception:
-    """What to raise in an attempt whose worker process could not be started."""
-    if error.errno not in NO_ROOM:
-        needed = f"{quoted(sys.executable)} and the current folder have to be there"
-        return WorkerLost(f"a worker process could not be started: {error}: {needed}")
-    advice = "lower pool_size=, or raise the limits of processes, open files or memory"
-    return no_room("worker process", error, advice)
-
-
-# --- Functions that workers can find ----------------------------------------------------------------------
-
-
-def check_importable(function: object) -> None:
-    """Refuse a handler that another process could not find by its name."""
-    what, inner = f"The handler {_spoken(function)}", _inner(function)
-    name = getattr(inner, "__qualname__", "")
-    if name.endswith("<lambda>"):
-        raise ConfigError(f"{what} is a lambda, which a worker process cannot find. {DEFINE}")
-    if "<locals>" in name:
-        raise ConfigError(
-            f"{what} is defined inside a function, where a worker process cannot find it. {DEFINE}"
-        )
-    module = getattr(inner, "__module__", None)
-    if module == "__main__" and not main_module():
-        raise ConfigError(
-            f"{what} is defined at a prompt, in a notebook, by `python -c` or `python -`, or in a __main__.py, where "
-            f"a worker process cannot find it. Put it into a module and import it."
-        )
-    if _is_being_defined(inner, module, name):
-        return  # whether a worker finds it shows at the first call
-    try:
-        pickle.dumps(function)
-    except Exception as error:
-        raise ConfigError(
-            f"{what} cannot be sent to a worker process ({describe(error)}). {DEFINE}"
-        ) from error
-
-
-DEFINE = "Define it with def at the top of a module."
-
-
-def _inner(function: object) -> object:
-    """The function that a partial or a method calls."""
-    while True:
-        if isinstance(function, MethodType):
-            function = function.__func__
-        elif hasattr(function, "func") and hasattr(function, "keywords"):
-            function = function.func
-        else:
-            return function
-
-
-def _is_being_defined(function: object, module: object, name: str) -> bool:
-    """Whether the module is still being imported and does not have the name yet, as when a decorator checks."""
-    home = sys.modules.get(module) if isinstance(module, str) else None
-    if home is None or not name:
-        return False
-    is_loading = module in ("__main__", "__mp_main__") or getattr(
-        getattr(home, "__spec__", None), "_initializing", False
-    )
-    found: object = home
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return is_loading and found is not function
-
-
-def _pickled(handler: Handler) -> bytes:
-    try:
-        return pickle.dumps(handler)
-    except Exception as error:
-        raise Permanent(
-            f"its handler cannot be sent to a worker process ({describe(error)}). {DEFINE} Another decorator "
-            "goes below @cue.task, not above it."
-        ) from error
-
-
-def _spoken(function: object) -> str:
-    return quoted(getattr(function, "__qualname__", function))

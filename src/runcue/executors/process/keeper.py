@@ -22,10 +22,12 @@ import os
 import selectors
 import signal
 import socket
+import sys
 import time
 
 import msgspec
 
+from runcue.core.model.failure import describe
 from runcue.executors.process.protocol import (
     CLOSE,
     GIVE_UP_AFTER,
@@ -37,9 +39,12 @@ from runcue.executors.process.protocol import (
     START,
     STOP,
 )
-from runcue.executors.process.worker import be_worker
+from runcue.executors.process.surroundings import Surroundings
+from runcue.executors.process.worker import Server, flush
+from runcue.host.descriptors import guard
 from runcue.host.posix.processes import (
     PR_SET_CHILD_SUBREAPER,
+    PR_SET_PDEATHSIG,
     children_of,
     ignore_signal,
     prctl,
@@ -211,6 +216,30 @@ def keep(control: int, lock: int | None) -> None:
         if fd is not None:
             os.set_inheritable(fd, False)
     Keeper(socket.socket(fileno=control), lock).run()
+
+
+def be_worker(fds: list[int], keeper: int, control: socket.socket, lock: int | None) -> None:
+    """Serve calls in a session of its own until no more come; ends the process. `fds` has the channel."""
+    code = 1
+    try:
+        os.setsid()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == keeper:  # else the keeper died before the line above
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            control.close()
+            if lock is not None:
+                guard(lock)
+            os.set_inheritable(fds[0], False)
+            channel = socket.socket(fileno=fds[0])
+            Server(channel, Surroundings(channel)).run()
+            code = 0
+    except BaseException as error:  # noqa: BLE001 (the process ends here, and prints why)
+        sys.stderr.write(f"runcue: a worker process ends: {describe(error)}\n")
+    finally:
+        flush()
+        os._exit(code)
 
 
 def _reaped(pid: int, has_group: bool) -> int | None:

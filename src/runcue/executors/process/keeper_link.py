@@ -20,16 +20,18 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from subprocess import DEVNULL
+from typing import TYPE_CHECKING
 
 from runcue.core.model.failure import describe
 from runcue.executors.process.protocol import ORDER, REPORT
-from runcue.executors.process_locks import Jobs
-from runcue.host.descriptors import close, guard
+from runcue.executors.process.sockets import NO_SIGNAL, Sockets, add, close_one
+from runcue.executors.process_locks import REAPER, Jobs
 from runcue.host.interpreter import python_command
 from runcue.host.loops import later, post_to_loop
 from runcue.host.posix.processes import cause_of_death, end_sessions
 
-Sockets = set[socket.socket]
+if TYPE_CHECKING:
+    from runcue.executors.process.executor import MakeKeeper
 
 PRELOADED = (
     "runcue.executors.process.executor",
@@ -37,8 +39,6 @@ PRELOADED = (
     "runcue.api.wiring",
 )
 """Modules that the keeper imports if the owner has imported them, so that no worker has to: only runcue's own."""
-NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
-"""Send without SIGPIPE: the application may have restored its default, which ends the process."""
 SHORTLY = 0.02
 """Seconds after which an order is sent again that the system had no room for."""
 
@@ -59,7 +59,7 @@ class KeeperLink:
         self.ended: asyncio.Future[None] = loop.create_future()
         self.is_lost = False
         """True from when the keeper takes no more orders."""
-        self.sessions: set[int] = set()
+        self._sessions: set[int] = set()
         """The sessions of workers that are not known to be gone."""
         self._sockets = sockets
         self._heard = heard
@@ -67,16 +67,14 @@ class KeeperLink:
         self._orders: deque[tuple[bytes, socket.socket | None]] = deque()
         self._incoming = bytearray()
         self._control, theirs = socket.socketpair()
-        arguments = (theirs, jobs, token, self.sessions, loop, weakref.WeakMethod(self._over))
+        arguments = (theirs, jobs, token, self._sessions, loop, weakref.WeakMethod(self._over))
         try:
             threading.Thread(target=_keep, args=arguments, name="runcue-pool", daemon=True).start()
         except RuntimeError as error:
             self._control.close()
             theirs.close()
             raise OSError(errno.EAGAIN, "no thread can be started") from error
-        self._control.setblocking(False)
-        sockets.add(self._control)
-        guard(self._control.fileno())
+        add(self._control, sockets)
         loop.add_reader(self._control, self._read)
 
     def order(
@@ -86,6 +84,14 @@ class KeeperLink:
         self._orders.append((ORDER.pack(what, number, grace), channel))
         if len(self._orders) == 1 or self.is_lost:
             self._write()
+
+    def awake(self, number: int, pid: int) -> None:
+        """That worker has reported with its pid, which is its session."""
+        self._sessions.add(pid)
+
+    def gone(self, pid: int) -> None:
+        """The worker with that pid is gone, with its session."""
+        self._sessions.discard(pid)
 
     def _write(self) -> None:
         """Send orders until the socket is full; the loop calls this again when it has room."""
@@ -149,6 +155,21 @@ class KeeperLink:
             self.ended.set_result(None)
 
 
+def link_maker(jobs: Jobs) -> MakeKeeper:
+    """Starts keepers that hold one of these job locks each."""
+
+    def make(
+        loop: asyncio.AbstractEventLoop,
+        number: int,
+        sockets: Sockets,
+        heard: Callable[[bytes, int, int], None],
+        lost: Callable[[KeeperLink, str | OSError], None],
+    ) -> KeeperLink:
+        return KeeperLink(loop, jobs, f"{REAPER}-pool-{number}", sockets, heard, lost)
+
+    return make
+
+
 def _keep(
     theirs: socket.socket,
     jobs: Jobs,
@@ -186,16 +207,3 @@ def keeper_command(control: int, lock: int | None) -> list[str]:
     return python_command(
         f"import {', '.join(modules)}; runcue.executors.process.keeper.keep({control}, {lock})"
     )
-
-
-def close_one(one: socket.socket, sockets: Sockets) -> None:
-    """Close a guarded socket."""
-    if one in sockets:
-        sockets.remove(one)
-        close(one.detach())
-
-
-def close_all(sockets: Sockets) -> None:
-    """Close all sockets of a pool: the keeper ends, and with it the workers."""
-    for one in list(sockets):
-        close_one(one, sockets)

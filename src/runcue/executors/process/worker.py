@@ -1,23 +1,23 @@
 """A worker: a process of the pool that calls functions for the owner, one at a time.
 
-- A worker has a session of its own, so that the keeper can end it with everything that it started.
 - It answers each call once. Whatever a function raises is its answer.
 - It imports the owner's script again (as multiprocessing does) only for functions that are defined in the script.
-- After each call it puts back what the function changed in the process: folder, umask, standard streams, signals.
+- After each call it puts back what the function changed in the process: folder, umask, standard streams, signals
+  (surroundings.py, on Windows windows_surroundings.py).
 
-The keeper (keeper.py) forks it; executor.py says what the owner sends.
+The keeper (keeper.py) forks it, on Windows the owner starts it (spawner.py); executor.py says what the owner sends.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 from runcue.core.model.failure import describe
 from runcue.core.model.record import Work
@@ -37,14 +37,10 @@ from runcue.executors.process.protocol import (
     SAID,
 )
 from runcue.executors.process.reporter import Reporter, pool_work
-from runcue.host.descriptors import guard
-from runcue.host.posix.processes import PR_SET_PDEATHSIG, ignore_signal, prctl
 from runcue.ports import unit_elsewhere
 
 SMALL = 64 * 1024
 """Bytes up to which a frame is sent in one piece."""
-TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
-OURS = {signal.SIGINT, signal.SIGTERM, signal.SIGCONT}
 
 is_importing_main = False
 """True in a worker while it imports the script of its owner: nothing may be started then."""
@@ -56,56 +52,44 @@ def refuse_while_importing() -> None:
         raise ConfigError('This script starts its Cue when it is imported: use `if __name__ == "__main__":`.')
 
 
-def be_worker(fds: list[int], keeper: int, control: socket.socket, lock: int | None) -> None:
-    """Serve calls until no more come; ends the process. `fds` has the channel to the owner."""
-    code = 1
-    try:
-        os.setsid()
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == keeper:  # else the keeper died before the line above
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGHUP, signal.SIG_DFL)
-            control.close()
-            if lock is not None:
-                guard(lock)
-            os.set_inheritable(fds[0], False)
-            Server(socket.socket(fileno=fds[0])).run()
-            code = 0
-    except BaseException as error:  # noqa: BLE001 (the process ends here, and prints why)
-        sys.stderr.write(f"runcue: a worker process ends: {describe(error)}\n")
-    finally:
-        _flush()
-        os._exit(code)
+class Surroundings(Protocol):
+    """What a function may change in the process around it, and how it is told to end."""
+
+    def ready(self) -> None:
+        """The worker serves from now on."""
+        ...
+
+    def settle_in(self) -> None:
+        """The folder is the owner's now."""
+        ...
+
+    def call(self) -> AbstractContextManager[None]:
+        """A function is called in this context: it may be told to end."""
+        ...
+
+    def put_back(self) -> None:
+        """Undo what the function changed, before the next call."""
+        ...
 
 
 class Server:
     """Calls functions for the owner, one at a time."""
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, surroundings: Surroundings) -> None:
         self._channel = channel
+        self._surroundings = surroundings
         self._pid = os.getpid()
-        self._home = -1
-        self._umask = os.umask(0o077)
-        os.umask(self._umask)
         self._standard = {fd: os.dup(fd) for fd in range(3) if _is_open(fd)}
         self._streams = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
         self._main: dict[str, str] = {}
         self._functions: dict[int, Callable[[Work], Any] | BaseException] = {}
         self._sending = threading.Lock()
-        self._handlers: dict[int, Any] = {}
-        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, []) - OURS
 
     def run(self) -> None:
         """Serve until the owner sends QUIT, or is gone."""
-        signal.signal(signal.SIGINT, ignore_signal)
-        signal.signal(signal.SIGCONT, ignore_signal)  # interrupts a system call, so that SIGTERM is noticed
-        signal.signal(signal.SIGTERM, self._asked_to_end)
-        handlers = {number: signal.getsignal(number) for number in signal.Signals}
-        self._handlers = {number: handler for number, handler in handlers.items() if handler is not None}
         try:
             self.send(AWAKE, self._pid)
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+            self._surroundings.ready()
             while (frame := self._receive()) is not None:
                 what, number, body = frame
                 if what == HELLO:
@@ -135,17 +119,14 @@ class Server:
 
     def _call(self, number: int, body: bytes) -> None:
         try:
-            try:
+            with self._surroundings.call():
                 answer = RESULT, self._result(number, body)
-            finally:  # a signal of the function's timers until here belongs to its answer
-                for timer in TIMERS:
-                    signal.setitimer(timer, 0)
-                unit_elsewhere.set(None)
         except BaseException as error:  # noqa: BLE001 (whatever a function raises is its answer)
             answer = ERROR, pack_error(error, __file__)
+        unit_elsewhere.set(None)
         if os.getpid() != self._pid:
             os._exit(0)  # a child that the function forked returned from it: the parent answers
-        _flush()
+        flush()
         self.send(answer[0], number, answer[1])
         self._tidy_up()  # meanwhile the owner reads the answer
 
@@ -184,7 +165,7 @@ class Server:
         from multiprocessing import spawn
 
         spawn.prepare({"sys_path": path, "sys_argv": arguments, "dir": folder})
-        self._home = os.open(".", os.O_RDONLY)
+        self._surroundings.settle_in()
         self._main = main
 
     def _import_main(self) -> None:
@@ -208,37 +189,13 @@ class Server:
 
     def _tidy_up(self) -> None:
         """Undo what the function changed in the process, before the next call."""
-        os.fchdir(self._home)
-        os.umask(self._umask)
         for fd, kept in self._standard.items():
             os.dup2(kept, fd)
         for fd, (name, stream) in enumerate(self._streams.items()):
             if stream is not None and stream.closed:
                 self._streams[name] = open(fd, stream.mode, encoding=stream.encoding, closefd=False)  # noqa: SIM115
             setattr(sys, name, self._streams[name])
-        self._put_signals_back()
-
-    def _put_signals_back(self) -> None:
-        """Restore signal handlers and mask; signals that came while they were blocked are dropped."""
-        for number, handler in self._handlers.items():
-            if signal.getsignal(number) is not handler:
-                signal.signal(number, handler)
-        signal.set_wakeup_fd(-1)
-        if signal.pthread_sigmask(signal.SIG_BLOCK, []) != self._mask:
-            for number in signal.sigpending() - OURS:
-                signal.signal(number, signal.SIG_IGN)
-                signal.signal(number, self._handlers.get(number, signal.SIG_DFL))
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
-
-    def _asked_to_end(self, number: int, frame: object) -> None:
-        """End on SIGTERM if the owner sent QUIT, too: a service manager sends SIGTERM to all processes at once."""
-        if os.getpid() != self._pid:
-            os._exit(128 + number)
-        try:
-            self._channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return
-        raise SystemExit(128 + number)
+        self._surroundings.put_back()
 
     def _receive(self) -> tuple[bytes, int, bytes] | None:
         header = self._exactly(FRAME.size)
@@ -271,7 +228,8 @@ def _is_open(fd: int) -> bool:
     return True
 
 
-def _flush() -> None:
+def flush() -> None:
+    """Print what is still held back."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -12,8 +12,9 @@ import re
 import stat
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 assert sys.platform != "win32"
 
@@ -23,6 +24,10 @@ OTHERS_READ: Final = stat.S_IRWXG | stat.S_IRWXO
 """The bits of a mode that let other users do anything."""
 OPEN_TO_ALL: Final = stat.S_ISVTX | stat.S_IWOTH
 """The mode of a folder in which everybody may create files, and remove his own."""
+LABEL: Final = "user.runcue"
+"""The extended attribute by which output of commands is known."""
+_TMPFILE: Final[int | None] = getattr(os, "O_TMPFILE", None)
+_PUNCH_HOLE: Final = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 
 sync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 """Have what was written to a file reach the disk."""
@@ -65,6 +70,15 @@ def set_times(descriptor: int, accessed: int, modified: int) -> None:
     os.utime(descriptor, ns=(accessed, modified))
 
 
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file still has that name."""
+    try:
+        ours, there = os.fstat(descriptor), path.stat()
+    except OSError:
+        return False
+    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+
+
 def remove(path: str | Path) -> None:
     """Remove a file, open or not, if it is there."""
     Path(path).unlink(missing_ok=True)
@@ -99,6 +113,95 @@ def first_data(descriptor: int, start: int) -> int:
         if error.errno != errno.ENXIO:
             raise
         return start
+
+
+# --- What commands print --------------------------------------------------------------------------
+
+
+def create_anew(path: str) -> int:
+    """Create a file to append to, and replace one that is there."""
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
+    try:
+        return os.open(path, flags, 0o600)
+    except FileExistsError:
+        os.unlink(path)  # noqa: PTH108
+        return os.open(path, flags, 0o600)
+
+
+def open_nameless(folder: str) -> tuple[int, int] | None:
+    """Create a file without a name, to read and to append to; None where the system has none."""
+    if _TMPFILE is None:
+        return None
+    reading = -1
+    try:
+        reading = os.open(folder, _TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        return reading, os.open(f"/proc/self/fd/{reading}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    except OSError as error:
+        if reading != -1:
+            os.close(reading)
+        if error.errno in {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}:
+            return None
+        raise
+
+
+def give_name(descriptor: int, path: str) -> None:
+    """Give a file without a name its name, which is taken from another."""
+    source = f"/proc/self/fd/{descriptor}"
+    try:
+        os.link(source, path, src_dir_fd=descriptor, follow_symlinks=True)
+    except FileExistsError:
+        os.unlink(path)  # noqa: PTH108
+        os.link(source, path, src_dir_fd=descriptor, follow_symlinks=True)
+
+
+def open_temporary() -> tuple[int, int]:
+    """Create a file that is gone when it is closed, to read and to append to."""
+    import tempfile  # imported only where the folder of outputs cannot be used
+
+    reading, name = tempfile.mkstemp(prefix="runcue-")
+    try:
+        return reading, os.open(name, os.O_CLOEXEC | os.O_NOFOLLOW | os.O_WRONLY | os.O_APPEND)
+    except OSError:
+        os.close(reading)
+        raise
+    finally:
+        os.unlink(name)  # noqa: PTH108
+
+
+@cache
+def _fallocate() -> Callable[..., int] | None:
+    import ctypes  # imported only for commands that print a lot
+
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        function: Any = getattr(library, "fallocate64", None) or library.fallocate
+    except (OSError, AttributeError):  # not Linux
+        return None
+    function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    called: Callable[..., int] = function
+    return called
+
+
+def punch(descriptor: int, start: int, size: int) -> bool:
+    """Give a part of a file back to the file system; False where that is not possible."""
+    function = _fallocate()
+    return function is not None and function(descriptor, _PUNCH_HOLE, start, size) == 0
+
+
+def put_label(descriptor: int, label: bytes) -> None:
+    """Mark a file as output of a job."""
+    try:
+        os.setxattr(descriptor, LABEL, label)
+    except (AttributeError, OSError):  # no extended attributes here: recovery goes by the locks alone
+        return
+
+
+def take_label(descriptor: int) -> None:
+    """Remove the mark: recovery no longer ends processes that write to this file."""
+    try:
+        os.removexattr(descriptor, LABEL)
+    except (AttributeError, OSError):  # it never had one
+        return
 
 
 # --- Locks ----------------------------------------------------------------------------------------

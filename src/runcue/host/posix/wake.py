@@ -96,6 +96,11 @@ def is_deaf(error: OSError) -> bool:
     return error.errno in {errno.ENXIO, errno.ENOENT}
 
 
+def watcher(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop:
+    """What waits for sockets and calls back on the loop: the loop itself."""
+    return loop
+
+
 def readable(seconds: float, *sockets: int) -> list[int]:
     """Wait until one of these can be read, whatever its number."""
     waiting = select.poll()

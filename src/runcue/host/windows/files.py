@@ -15,6 +15,7 @@ import os
 import shutil
 import stat
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from ctypes import byref
@@ -57,21 +58,29 @@ def open_file(path: str | Path, flags: int) -> int:
     if "\0" in name:
         raise ValueError("embedded null character")
     kind = flags & (os.O_RDONLY | os.O_WRONLY | os.O_RDWR)
-    access = {os.O_RDONLY: kernel.GENERIC_READ, os.O_WRONLY: kernel.GENERIC_WRITE}.get(
-        kind, kernel.GENERIC_READ | kernel.GENERIC_WRITE
-    )
+    access = 0 if kind == os.O_WRONLY else kernel.GENERIC_READ
+    if kind != os.O_RDONLY:  # who may only append does so wherever the end is by then
+        access |= kernel.FILE_APPEND_DATA if flags & os.O_APPEND else kernel.GENERIC_WRITE
     if flags & os.O_CREAT:
         how = kernel.CREATE_NEW if flags & os.O_EXCL else kernel.OPEN_ALWAYS
         how = kernel.CREATE_ALWAYS if flags & os.O_TRUNC and how == kernel.OPEN_ALWAYS else how
     else:
         how = kernel.TRUNCATE_EXISTING if flags & os.O_TRUNC else kernel.OPEN_EXISTING
-    handle = kernel.CreateFile(name, access, kernel.SHARE_ALL, None, how, kernel.FILE_ATTRIBUTE_NORMAL, None)
+    return _descriptor(_opened(name, access, how, kernel.FILE_ATTRIBUTE_NORMAL), kind | flags & os.O_APPEND)
+
+
+def _opened(name: str, access: int, how: int, attributes: int) -> int:
+    handle = kernel.CreateFile(name, access, kernel.SHARE_ALL, None, how, attributes, None)
     if handle == ctypes.c_void_p(-1).value:
         error = kernel.failure(name)
         if kernel.LastStatus() == kernel.STATUS_DELETE_PENDING:  # it is gone when its last handle is
             raise FileNotFoundError(0, error.strerror, name, kernel.ERROR_FILE_NOT_FOUND) from error
         raise error
-    return msvcrt.open_osfhandle(handle, kind | flags & os.O_APPEND | os.O_BINARY | os.O_NOINHERIT)
+    return int(handle)
+
+
+def _descriptor(handle: int, flags: int) -> int:
+    return msvcrt.open_osfhandle(handle, flags | os.O_BINARY | os.O_NOINHERIT)
 
 
 def open_to_sync(path: str) -> int:
@@ -97,6 +106,14 @@ def set_times(descriptor: int, accessed: int, modified: int) -> None:
 def _file_time(nanoseconds: int) -> kernel.FileTime:
     ticks = nanoseconds // 100 + 116444736000000000
     return kernel.FileTime(ticks & 0xFFFFFFFF, ticks >> 32)
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file still has that name; its volume cannot change by renaming."""
+    try:
+        return os.fstat(descriptor).st_ino == path.stat().st_ino
+    except OSError:
+        return False
 
 
 def replace(source: str | Path, target: str | Path) -> None:
@@ -153,6 +170,55 @@ def sync_path(path: str | Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Nothing: the file system keeps its journal of names by itself."""
+
+
+# --- What commands print --------------------------------------------------------------------------
+
+
+def create_anew(path: str) -> int:
+    """Create a file to append to, and replace one that is there."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
+    try:
+        return open_file(path, flags)
+    except FileExistsError:
+        remove(path)
+        return open_file(path, flags)
+
+
+def open_nameless(folder: str) -> tuple[int, int] | None:
+    """Nothing: files have names here."""
+    return None
+
+
+def give_name(descriptor: int, path: str) -> None:
+    """Not called, as every file has its name from the start."""
+
+
+def open_temporary() -> tuple[int, int]:
+    """Create a file that is gone when it is closed, to read and to append to."""
+    made, name = tempfile.mkstemp(prefix="runcue-")
+    os.close(made)
+    reading = _opened(
+        name, kernel.GENERIC_READ | kernel.GENERIC_WRITE, kernel.OPEN_EXISTING, kernel.GONE_WHEN_CLOSED
+    )
+    try:
+        return _descriptor(reading, os.O_RDWR), open_file(name, os.O_WRONLY | os.O_APPEND)
+    except OSError:
+        kernel.CloseHandle(reading)
+        raise
+
+
+def punch(descriptor: int, start: int, size: int) -> bool:
+    """False: a part of a file cannot be given back."""
+    return False
+
+
+def put_label(descriptor: int, label: bytes) -> None:
+    """Nothing: what a command started ends with the worker, and need not be found."""
+
+
+def take_label(descriptor: int) -> None:
+    """Nothing: there is no label."""
 
 
 # --- Locks ----------------------------------------------------------------------------------------

@@ -20,10 +20,12 @@ SHARE_ALL: Final = 0x1 | 0x2 | 0x4
 """Others may read, write, and remove or rename the file."""
 CREATE_NEW, CREATE_ALWAYS, OPEN_EXISTING, OPEN_ALWAYS, TRUNCATE_EXISTING = 1, 2, 3, 4, 5
 FILE_ATTRIBUTE_NORMAL: Final = 0x80
+GONE_WHEN_CLOSED: Final = 0x04000000
 LOCK_NOW, LOCK_EXCLUSIVE = 0x1, 0x2
 EVENT_MODIFY_STATE: Final = 0x0002
 PROCESS_TERMINATE: Final = 0x0001
 PROCESS_QUERY: Final = 0x1000
+ALL_OF_A_PROCESS: Final = 0x1FFFFF
 DRIVE_REMOTE: Final = 4
 WAIT_OBJECT, WAIT_TIMEOUT, WAIT_FAILED = 0, 0x102, 0xFFFFFFFF
 FOREVER: Final = 0xFFFFFFFF
@@ -140,6 +142,7 @@ QueryJob = _declared(
     _kernel, "QueryInformationJobObject", BOOL, HANDLE, ctypes.c_int, c_void_p, DWORD, c_void_p
 )
 TerminateJob = _declared(_kernel, "TerminateJobObject", BOOL, HANDLE, ctypes.c_uint)
+GetConsole = _declared(_kernel, "GetConsoleCP", ctypes.c_uint)
 ConsoleEvent = _declared(_kernel, "GenerateConsoleCtrlEvent", BOOL, DWORD, DWORD)
 GetTickCount = _declared(_kernel, "GetTickCount64", ctypes.c_uint64)
 GetDriveType = _declared(_kernel, "GetDriveTypeW", ctypes.c_uint, LPCWSTR)

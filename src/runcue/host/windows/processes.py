@@ -25,6 +25,11 @@ def end_self() -> None:
     kernel.TerminateProcess(kernel.CurrentProcess(), KILLED)
 
 
+def signal_name(number: int) -> str:
+    """The number: exit codes are no signals here."""
+    return str(number)
+
+
 def cause_of_death(code: int) -> str:
     """An exit code in words."""
     code &= 0xFFFFFFFF

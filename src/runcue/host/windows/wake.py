@@ -11,8 +11,10 @@ from __future__ import annotations
 import errno
 import os
 import select
+import socket
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -33,6 +35,9 @@ Open = Callable[[str, int], int]
 NEWS, URGENT = b".", b"!"
 """What a poke says: that something changed, or that something was left for the process that it wakes."""
 SUFFIX: Final = ".wake"
+READ, WRITE = 0, 1
+LOOK_AT_LOOP: Final = 1.0
+"""Seconds after which the thread that waits for sockets looks whether its loop is still there."""
 
 
 class Waiter:
@@ -197,6 +202,101 @@ class Mouth:
 def is_deaf(error: OSError) -> bool:
     """Whether `Mouth` failed because nobody listens under that name."""
     return error.errno == errno.ENOENT
+
+
+class SocketWatcher:
+    """Waits for sockets in a thread of its own, and calls back on the loop: some loops cannot do that here.
+
+    What is called has the socket to itself: it is not waited for again until the call is over.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._called: dict[tuple[socket.socket, int], Callable[[], object]] = {}
+        self._away: set[tuple[socket.socket, int]] = set()
+        self._waking, self._waker = socket.socketpair()
+        self._waking.setblocking(False)
+        threading.Thread(target=self._work, name="runcue-sockets", daemon=True).start()
+
+    def add_reader(self, one: socket.socket, callback: Callable[..., object], *arguments: Any) -> None:
+        """Call back whenever the socket can be read."""
+        self._add(one, READ, partial(callback, *arguments))
+
+    def add_writer(self, one: socket.socket, callback: Callable[..., object], *arguments: Any) -> None:
+        """Call back whenever the socket has room."""
+        self._add(one, WRITE, partial(callback, *arguments))
+
+    def remove_reader(self, one: socket.socket) -> None:
+        """Do not wait for what can be read any more."""
+        self._remove(one, READ)
+
+    def remove_writer(self, one: socket.socket) -> None:
+        """Do not wait for room any more."""
+        self._remove(one, WRITE)
+
+    def _add(self, one: socket.socket, what: int, callback: Callable[[], object]) -> None:
+        with self._lock:
+            self._called[one, what] = callback
+        self._wake()
+
+    def _remove(self, one: socket.socket, what: int) -> None:
+        with self._lock:
+            self._called.pop((one, what), None)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._waker.send(b".")
+
+    def _work(self) -> None:
+        while not self._loop.is_closed():
+            with self._lock:
+                waited = self._called.keys() - self._away
+            reading = [one for one, what in waited if what == READ and one.fileno() != -1]
+            writing = [one for one, what in waited if what == WRITE and one.fileno() != -1]
+            try:
+                found = select.select([self._waking, *reading], writing, [], LOOK_AT_LOOP)
+            except (OSError, ValueError):  # one was closed meanwhile
+                continue
+            for what, ready in ((READ, found[0]), (WRITE, found[1])):
+                for one in ready:
+                    if one is self._waking:
+                        self._drain()
+                    else:
+                        with self._lock:
+                            self._away.add((one, what))
+                        post_to_loop(self._loop, self._call, one, what)
+
+    def _drain(self) -> None:
+        try:
+            while self._waking.recv(4096):
+                pass
+        except BlockingIOError:
+            return
+
+    def _call(self, one: socket.socket, what: int) -> None:
+        called = self._called.get((one, what))
+        try:
+            if called is not None:
+                called()
+        finally:
+            with self._lock:
+                self._away.discard((one, what))
+            self._wake()
+
+
+_watchers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, SocketWatcher] = weakref.WeakKeyDictionary()
+
+
+def watcher(loop: asyncio.AbstractEventLoop) -> asyncio.AbstractEventLoop | SocketWatcher:
+    """What waits for sockets and calls back on the loop: the loop itself if it can."""
+    import asyncio
+
+    if isinstance(loop, asyncio.SelectorEventLoop):
+        return loop
+    if loop not in _watchers:
+        _watchers[loop] = SocketWatcher(loop)
+    return _watchers[loop]
 
 
 def readable(seconds: float, *sockets: int) -> list[int]:

@@ -320,11 +320,7 @@ class Presence:
     @property
     def is_in_place(self) -> bool:
         """False when our lock file was removed or replaced, so that others take this process for dead."""
-        try:
-            ours, there = os.fstat(self._lock), self._path.stat()
-        except OSError:
-            return False
-        return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+        return files.is_at(self._lock, self._path)
 
     @property
     def ear(self) -> wake.Ear:

@@ -1,0 +1,82 @@
+"""What a command sees of this process, why it could not be started, and what its end means."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from inspect import isawaitable
+from typing import Any
+
+from runcue.errors import CommandFailed, RetryLater, quoted
+from runcue.executors.command.arguments import meant
+from runcue.executors.command.text import last_line
+from runcue.host import shortage
+from runcue.host.system import processes
+from runcue.ports import CommandOptions, Registered
+
+HIDDEN_PREFIXES = ("RUNCUE_", "QUEUECTL_")
+HIDDEN = frozenset({"PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE", "PGSSLKEY"})
+"""Variables of this process that commands do not see, unless the task's `env=` gives them."""
+
+NO_ROOM = shortage.NO_ROOM | {errno.ETXTBSY}
+"""Errors after which the command may start a little later; ETXTBSY: the program is being written just now."""
+
+
+async def asked(work: Any, task: Registered) -> tuple[object, CommandOptions]:
+    """The command that the handler returns, and its options."""
+    command = task.call(work)
+    if isawaitable(command):
+        command = await command
+    return meant(command, task.command)
+
+
+def environment(extra: Mapping[str, str] | None) -> dict[str, str] | None:
+    """The environment of a command: that of this process without the queue's secrets, and what the task adds.
+
+    None when it equals the environment of this process: inheriting it costs least.
+    """
+    if not extra and not any(map(is_hidden, os.environ)):
+        return None
+    shown = {name: value for name, value in os.environ.items() if not is_hidden(name)}
+    return shown | dict(extra or {})
+
+
+def is_hidden(name: str) -> bool:
+    """Whether this variable is hidden from commands."""
+    return name in HIDDEN or name.startswith(HIDDEN_PREFIXES)
+
+
+def refusal(error: OSError, argv: list[str], cwd: str | None) -> CommandFailed | RetryLater:
+    """What to raise in an attempt whose command could not be started."""
+    reason = error.strerror or str(error)
+    if error.errno in NO_ROOM:
+        return no_room(error)
+    name = quoted(argv[0])
+    if cwd is not None and error.filename == cwd:
+        return CommandFailed(f"no such folder: cwd {quoted(cwd)} ({reason})")
+    if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+        advice = "install it, give its full path, or look at the first line of the script"
+        return CommandFailed(f"not found: {name} or the interpreter it names: {advice}")
+    if error.errno in {errno.EACCES, errno.EPERM, errno.ENOEXEC}:
+        return CommandFailed(f"not executable: {name} ({reason}): chmod +x, or name its interpreter first")
+    if error.errno == errno.E2BIG:
+        return CommandFailed(f"too long: the arguments and environment of {name}: pass data in a file")
+    return CommandFailed(f"cannot run {name}: {reason}")
+
+
+def no_room(error: OSError | RuntimeError) -> RetryLater:
+    return shortage.no_room("command", error, "raise the limits of processes, open files or memory")
+
+
+def outcome(result: dict[str, Any], options: CommandOptions) -> dict[str, Any]:
+    """The result of a command that has ended; raises CommandFailed when it failed."""
+    exit_code = result["exit_code"]
+    if exit_code is None:
+        raise CommandFailed("exit code lost: something else in this process waited for its children", result)
+    if exit_code < 0:
+        raise CommandFailed(f"signal:{processes.signal_name(-exit_code)}", result)
+    if exit_code and options.check:
+        line = last_line(result["stderr"]) or last_line(result["stdout"])
+        raise CommandFailed(f"exit code {exit_code}" + (f": {line}" if line else ""), result)
+    return result

@@ -1,0 +1,51 @@
+"""Executors with processes on Linux and macOS, each imported where it is first used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from runcue.ports import Clock, Executor
+
+if TYPE_CHECKING:
+    from runcue.executors.process_locks import Jobs as Jobs  # noqa: PLC0414 (named by those who have it made here)
+
+MODULES: Final = {
+    "dask": "runcue.executors.dask.executor",
+    "process_pool": "runcue.executors.process.executor",
+    "ssh": "runcue.executors.ssh.executor",
+    "subprocess": "runcue.executors.command.executor",
+}
+"""The modules of those executors that few programs need."""
+FUNCTIONS: Final = "runcue.executors.process.functions"
+"""The module that checks whether another process can find a function."""
+
+
+def make_jobs(folder: Path | None) -> Jobs:
+    """What shows, and notes, which processes a worker started."""
+    from runcue.executors.process_locks import Jobs
+
+    return Jobs(folder)
+
+
+def end_leftovers(folder: Path) -> bool:
+    """End the processes that a dead worker left running; True when none is left."""
+    from runcue.executors import process_locks
+
+    return process_locks.end_leftovers(folder)
+
+
+def command_executor(clock: Clock, grace: float, folder: Path | None, jobs: Jobs, limit: int) -> Executor:
+    """Runs commands; their output is kept in that folder."""
+    from runcue.executors.command.executor import CommandExecutor
+    from runcue.executors.command.reaper import Reaper
+
+    return CommandExecutor(clock, grace, folder, jobs, Reaper(jobs), limit=limit)
+
+
+def process_executor(clock: Clock, size: int, grace: float, jobs: Jobs) -> Executor:
+    """Calls functions in a pool of processes."""
+    from runcue.executors.process.executor import ProcessExecutor
+    from runcue.executors.process.keeper_link import link_maker
+
+    return ProcessExecutor(clock, size, grace, link_maker(jobs))

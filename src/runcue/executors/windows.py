@@ -1,0 +1,54 @@
+"""Executors with processes on Windows, each imported where it is first used."""
+
+from __future__ import annotations
+
+import sys
+
+assert sys.platform == "win32"
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from runcue.ports import Clock, Executor
+
+if TYPE_CHECKING:
+    from runcue.executors.job_objects import Jobs as Jobs  # noqa: PLC0414 (named by those who have it made here)
+
+MODULES: Final = {
+    "dask": "runcue.executors.dask.executor",
+    "process_pool": "runcue.executors.process.executor",
+    "ssh": "runcue.executors.ssh.executor",
+    "subprocess": "runcue.executors.command.windows",
+}
+"""The modules of those executors that few programs need."""
+FUNCTIONS: Final = "runcue.executors.process.functions"
+"""The module that checks whether another process can find a function."""
+
+
+def make_jobs(folder: Path | None) -> Jobs:
+    """What shows, and notes, which processes a worker started."""
+    from runcue.executors.job_objects import Jobs
+
+    return Jobs(folder)
+
+
+def end_leftovers(folder: Path) -> bool:
+    """End the processes that a dead worker left running; True when none is left."""
+    from runcue.executors import job_objects
+
+    return job_objects.end_leftovers(folder)
+
+
+def command_executor(clock: Clock, grace: float, folder: Path | None, jobs: Jobs, limit: int) -> Executor:
+    """Runs commands; their output is kept in that folder."""
+    from runcue.executors.command.windows import CommandExecutor
+
+    return CommandExecutor(clock, grace, folder, jobs, limit=limit)
+
+
+def process_executor(clock: Clock, size: int, grace: float, jobs: Jobs) -> Executor:
+    """Calls functions in a pool of processes."""
+    from runcue.executors.process.executor import ProcessExecutor
+    from runcue.executors.process.spawner import spawner_maker
+
+    return ProcessExecutor(clock, size, grace, spawner_maker(jobs))
