@@ -85,9 +85,9 @@ ADAPTERS = (
     "executors/process/surroundings.py",
     "executors/process/windows_surroundings.py",
     "executors/process_locks.py",
-    "cli/main.py",
-    "cli/lines.py",
-    "cli/shutdown.py",
+    "cli/posix.py",
+    "cli/system.py",
+    "cli/windows.py",
 )
 """Where a system may be asked for: the two adapters of each port, and where they are chosen."""
 

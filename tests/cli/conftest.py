@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import struct
 import subprocess
-import termios
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -80,6 +77,10 @@ def on_terminal(home: Path) -> Watch:
     """`on_terminal("list", columns=20)`: the same on a terminal; its exit code and all that it showed."""
 
     def run(*args: str, columns: int = 80, env: Mapping[str, str | None] | None = None) -> tuple[int, str]:
+        import fcntl
+        import pty
+        import termios
+
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         child = subprocess.Popen(

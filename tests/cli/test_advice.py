@@ -275,7 +275,7 @@ def test_closed_streams_are_not_flushed_before_a_fork(
     monkeypatch.setattr(os, "fork", lambda: 1)
     child = detach.detached(tmp_path / "log")
     assert isinstance(child, detach.Child)
-    os.close(child._ready)
+    os.close(child._process._ready)
 
 
 # output ---------------------------------------------------------------------------------------------------

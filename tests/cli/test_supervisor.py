@@ -18,7 +18,9 @@ import pytest
 
 from runcue.cli import worker
 from runcue.cli.lines import Log, Stream
-from runcue.cli.shutdown import Post, send, standing
+from runcue.cli.posix import send
+from runcue.cli.shutdown import Post, standing
+from runcue.host.system import files
 from tests.cli.crew import QUEUECTL, Crew, Supervisor, children_of, environment, gone, ignores, ignoring
 from tests.patience import BOUND, lives, until_sync
 
@@ -342,15 +344,14 @@ def test_a_log_that_two_find_full_at_once_is_moved_once(
     full_log: tuple[Path, Log, Log], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, one, other = full_log
-    real = Path.rename
+    real = files.replace
 
-    def rename(self: Path, target: str) -> Path:
-        moved = real(self, target)
-        monkeypatch.setattr(Path, "rename", real)
+    def replace(source: Path, target: str) -> None:
+        real(source, target)
+        monkeypatch.setattr(files, "replace", real)
         other.put("meanwhile")  # it has found the log full, too
-        return moved
 
-    monkeypatch.setattr(Path, "rename", rename)
+    monkeypatch.setattr(files, "replace", replace)
     one.put("after")
     other.put("at last")
     assert Path(f"{path}.1").read_text() == "x" * 100 + "\nmeanwhile\n"

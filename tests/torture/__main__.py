@@ -20,7 +20,7 @@ import msgspec
 from tests.torture import soak
 from tests.torture.checker import INVARIANTS
 from tests.torture.history import now
-from tests.torture.swarm import Herd, Plan, Result, play, sweep
+from tests.torture.swarm import Plan, Result, herd, play, sweep
 
 OTHER: Final = "actor"
 """What breaks no invariant and must not happen all the same: an actor that failed, an error that callers got."""
@@ -114,13 +114,13 @@ def main() -> int:
         sys.stdout.write(f"round {len(results)}: {kills:,} kills, {result.works} works, {verdict}\n")
         sys.stdout.flush()
 
-    with Herd() as herd:
+    with herd() as processes:
         for plan in sweep(arguments.seed, arguments.sweep):
             if now() < end:
-                show(play(herd, folder, plan))
+                show(play(processes, folder, plan))
         seed = arguments.seed
         while sum(result.kills for result in results) < arguments.kills and now() < end:
-            show(play(herd, folder, Plan.drawn(seed)))
+            show(play(processes, folder, Plan.drawn(seed)))
             seed += 1
     figures = summary(results, now() - began, arguments.seed)
     sys.stdout.write("\n" + told(figures) + "\n")

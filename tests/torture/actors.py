@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 import runcue
+from runcue.host.system import processes
 from tests.torture.history import Log, now
 from tests.torture.seen import Circuit, Limits, Policy, Rate, Service
 
@@ -84,7 +85,8 @@ class Dump(msgspec.Struct):
 
 def main(job: Job) -> None:
     """Be that actor until the end."""
-    signal.alarm(job.lifetime)
+    if sys.platform != "win32":
+        signal.alarm(job.lifetime)
     roles: dict[Role, Callable[[Job], Awaitable[None]]] = {
         "worker": worker,
         "submitter": submitter,
@@ -95,6 +97,21 @@ def main(job: Job) -> None:
         await roles[job.role](job)
 
     asyncio.run(play())
+
+
+def heed(told: asyncio.Event) -> None:
+    """Notice when this process is told to end: by SIGTERM, on Windows by the end of its input."""
+    loop = asyncio.get_running_loop()
+    if sys.platform == "win32":
+        threading.Thread(target=_until_closed, args=(loop, told), daemon=True).start()
+    else:
+        loop.add_signal_handler(signal.SIGTERM, told.set)
+
+
+def _until_closed(loop: asyncio.AbstractEventLoop, told: asyncio.Event) -> None:
+    while os.read(0, 4096):
+        pass
+    loop.call_soon_threadsafe(told.set)
 
 
 async def pause(seconds: float) -> None:
@@ -147,7 +164,7 @@ def opened(job: Job, log: Log) -> runcue.Cue:
 
     async def kill_worker(work: Any) -> str:
         token, _ = began(work, now())
-        os.kill(os.getpid(), signal.SIGKILL)
+        processes.end_self()
         return token
 
     cue.task("plain")(handle)
@@ -164,7 +181,7 @@ async def worker(job: Job) -> None:
     """Run work until told to end (SIGTERM)."""
     log = Log(Path(job.folder), job.actor)
     told = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    heed(told)
     cue = opened(job, log)
     cue.start()
     log.write("info", "up")
@@ -229,7 +246,7 @@ async def submitter(job: Job) -> None:
     """Submit, look and cancel until that is done or until told to end (SIGTERM)."""
     log = Log(Path(job.folder), job.actor)
     told = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    heed(told)
     cue = opened(job, log)
     hands = Submitting(job, cue, log)
 

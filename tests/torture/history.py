@@ -31,7 +31,7 @@ import msgspec
 
 Kind = Literal["invoke", "ok", "fail", "info"]
 
-CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 ENDING: Final = ".history"
 
 
@@ -58,7 +58,7 @@ class TornHistory(ValueError):
 
 def now() -> float:
     """Seconds on a clock that all processes of this host share and that never jumps."""
-    return time.clock_gettime(CLOCK)
+    return time.monotonic() if CLOCK is None else time.clock_gettime(CLOCK)
 
 
 class Log:
@@ -67,7 +67,7 @@ class Log:
     def __init__(self, folder: Path, actor: str) -> None:
         self.actor = actor
         self._calls = 0
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
         self._file = os.open(folder / f"{actor}{ENDING}", flags, 0o600)
         self._pid = os.getpid()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import select
 import shutil
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -24,13 +23,17 @@ import apsw
 import msgspec
 import msgspec.structs
 
-from tests.torture import history
+from tests.torture import history, spawner
 from tests.torture.actors import DUMP, LIMITS, LONGEST_BREAK, Dump, Job, Role
 from tests.torture.checker import EventDraft, Grant, Storage, Violation, check, recoveries
 from tests.torture.history import Log, now
 from tests.torture.seen import Seen
-from tests.torture.zygote import ERRORS
+from tests.torture.spawner import ERRORS, KILL, TERM
 
+SLOWER: Final = 20 if sys.platform == "win32" else 1
+"""How much longer a round takes where it takes that much longer to start a process."""
+STOP, CONT = 19, 18
+"""The numbers of SIGSTOP and SIGCONT, which not every system has."""
 ROOT: Final = Path(__file__).resolve().parents[2]
 CRASHPOINTS: Final[dict[Role, tuple[str, ...]]] = {
     "worker": ("turn.begin", "turn.decided", "turn.written", "turn.unsynced", "turn.committed", "acted"),
@@ -70,7 +73,7 @@ class Plan(msgspec.Struct, frozen=True):
         """A round of its own shape for each seed: few processes or many, calm or not."""
         random = Random(f"plan {seed}")
         workers, submitters = random.choice(((2, 1), (3, 2), (3, 2), (4, 3), (8, 2)))
-        return cls(seed, workers, submitters, kills=60, seconds=random.choice((2.0, 3.0, 5.0)))
+        return cls(seed, workers, submitters, kills=60, seconds=random.choice((2.0, 3.0, 5.0)) * SLOWER)
 
 
 class Result(msgspec.Struct):
@@ -135,7 +138,7 @@ class Herd:
         """What the zygote says, until that moment."""
         while True:
             *texts, self._output = self._output.split(b"\n")
-            yield from map(msgspec.json.decode, texts)
+            yield from map(_with_end, map(msgspec.json.decode, texts))
             left = until - now()
             if left <= 0 or not select.select([self._stdout], [], [], left)[0]:
                 return
@@ -147,6 +150,25 @@ class Herd:
     def _order(self, order: dict[str, Any]) -> None:
         self._stdin.write(msgspec.json.encode(order) + b"\n")
         self._stdin.flush()
+
+
+def _with_end(message: dict[str, Any]) -> dict[str, Any]:
+    """A message of the zygote, that of a death with how it came."""
+    if message["is"] == "dead":
+        status = message["status"]
+        if os.WIFSIGNALED(status):
+            # SIGTERM kills who got it before it could listen to it.
+            message["how"] = {KILL: "killed", TERM: "told"}.get(
+                os.WTERMSIG(status), f"signal {os.WTERMSIG(status)}"
+            )
+        else:
+            message["how"] = "clean" if os.WEXITSTATUS(status) == 0 else f"exit code {os.WEXITSTATUS(status)}"
+    return message
+
+
+def herd() -> Herd | spawner.Herd:
+    """The processes of a run, as this system can have them."""
+    return spawner.Herd() if sys.platform == "win32" else Herd()
 
 
 class Site(Protocol):
@@ -179,7 +201,7 @@ class Round:
     expected: tuple[str, ...] = ()
     """How errors begin that callers may get, since their storage is made to fail."""
 
-    def __init__(self, herd: Herd, folder: Path, plan: Plan, site: Site | None = None) -> None:
+    def __init__(self, herd: Herd | spawner.Herd, folder: Path, plan: Plan, site: Site | None = None) -> None:
         self.plan = plan
         self.random = Random(plan.seed)
         self.herd = herd
@@ -265,19 +287,19 @@ class Round:
         actor = self.random.choice(list(self.living))
         lot = self.random.random()
         if lot < 0.75:
-            self.herd.signal(actor, signal.SIGKILL)
-        elif lot < 0.85 and actor not in self.stopped:
+            self.herd.signal(actor, KILL)
+        elif lot < 0.85 and actor not in self.stopped and sys.platform != "win32":
             self.stopped[actor] = now() + self.random.uniform(0.01, 0.4)
             self.log.write("info", "stop", target=actor)
-            self.herd.signal(actor, signal.SIGSTOP)
+            self.herd.signal(actor, STOP)
         elif lot < 0.95:
-            self.herd.signal(actor, signal.SIGTERM)
+            self.herd.signal(actor, TERM)
         elif len(self.living) < 2 * (self.plan.workers + self.plan.submitters):
             self._fork("worker")
 
     def _go_on(self, actor: str) -> None:
         del self.stopped[actor]
-        self.herd.signal(actor, signal.SIGCONT)
+        self.herd.signal(actor, CONT)
 
     def _until_accepted(self) -> None:
         """Wait, without killing, until enough was accepted."""
@@ -310,7 +332,7 @@ class Round:
         for actor in list(self.stopped):
             self._go_on(actor)
         for actor in self.living:
-            self.herd.signal(actor, signal.SIGTERM)
+            self.herd.signal(actor, TERM)
         self._wait_for_all()
 
     def _drain(self) -> None:
@@ -330,7 +352,7 @@ class Round:
 
     def _kill_all(self) -> None:
         for actor in self.living:
-            self.herd.signal(actor, signal.SIGKILL)
+            self.herd.signal(actor, KILL)
         bound = now() + BOUND
         while self.living and now() < bound:
             self._listen(now() + 0.1, is_ending=True)
@@ -344,22 +366,22 @@ class Round:
                 self._died(message, is_ending)
                 if is_ending and not self.living:
                     return
-            elif message["is"] == "signalled" and message["number"] == signal.SIGCONT:
+            elif message["is"] == "signalled" and message["number"] == CONT:
                 self.log.write("info", "go", target=actor, t=message["t"])
             elif message["is"] == "share":
                 told = {name: message[name] for name in ("t", "since", "share", "spent")}
                 self.log.write("info", "share", **told)
 
     def _died(self, message: dict[str, Any], is_ending: bool) -> None:
-        actor, status, t = message["actor"], message["status"], message["t"]
+        actor, how, t = message["actor"], message["how"], message["t"]
         role = self.living.pop(actor)
         self.stopped.pop(actor, None)
-        is_clean = os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0
+        is_clean = how == "clean"
         self.log.write("info", "death", t=t, target=actor, after=message["after"], clean=is_clean)
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        if how == "killed":
             self.kills += 1
-        elif not is_clean and not _was_terminated(status):
-            self.broken.append(f"{actor} ended with status {status:#x}: {self._last_words(actor)}")
+        elif not is_clean and how != "told":
+            self.broken.append(f"{actor} ended with {how}: {self._last_words(actor)}")
         if is_ending or (is_clean and not self.plan.kills):
             return
         delay = self.random.choice((0.0, 0.0, 0.1, 0.3)) if self.plan.kills else 0.0
@@ -404,11 +426,6 @@ class Round:
         return result
 
 
-def _was_terminated(status: int) -> bool:
-    """True when it got a SIGTERM before it could listen to it."""
-    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
-
-
 def inspected(database: Path) -> tuple[list[Grant], Storage]:
     """What the file says of itself, read without changing it."""
     with reading(database) as connection:
@@ -424,6 +441,8 @@ def inspected(database: Path) -> tuple[list[Grant], Storage]:
             grants = [
                 Grant(str(name), float(t), int(n), str(id)) for name, t, n, id in connection.execute(query)
             ]
+    if sys.platform == "win32":  # where a mode says nothing
+        return grants, Storage(integrity=integrity, foreign_keys=keys, version=version, modes={})
     modes = {database.parent.name + "/": database.parent.stat().st_mode}
     for path in sorted(database.parent.rglob("*")):
         modes[path.name + "/" * path.is_dir()] = path.stat().st_mode
@@ -440,7 +459,7 @@ def reading(database: Path) -> Iterator[apsw.Connection]:
         connection.close()
 
 
-def play(herd: Herd, parent: Path, plan: Plan, site: Site | None = None) -> Result:
+def play(herd: Herd | spawner.Herd, parent: Path, plan: Plan, site: Site | None = None) -> Result:
     """One round in a folder of its own, which goes unless the round broke a promise."""
     crash = (
         f"-{plan.crash_role}-{plan.crash_at.replace(':', '-')}-{plan.crash_times}" if plan.crash_at else ""

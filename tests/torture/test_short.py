@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.torture import spawner, swarm
 from tests.torture.soak import soaked
 from tests.torture.swarm import Herd, Plan, play, sweep
 
 
 @pytest.fixture(scope="module")
-def herd() -> Iterator[Herd]:
-    with Herd() as processes:
+def herd() -> Iterator[Herd | spawner.Herd]:
+    with swarm.herd() as processes:
         yield processes
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_random_kills_break_no_promise(herd: Herd, tmp_path: Path, seed: int) -> None:
+def test_random_kills_break_no_promise(herd: Herd | spawner.Herd, tmp_path: Path, seed: int) -> None:
     result = play(herd, tmp_path, Plan(seed, kills=12, seconds=1.0, works=20))
     assert result.violations == [], f"seed {seed}, kept in {result.folder}"
     assert result.kills >= 12
@@ -28,7 +29,9 @@ def test_random_kills_break_no_promise(herd: Herd, tmp_path: Path, seed: int) ->
 @pytest.mark.parametrize(
     "plan", list(sweep(1, 1)), ids=lambda plan: f"{plan.crash_role} {plan.crash_at} {plan.crash_times}x"
 )
-def test_a_death_at_a_crash_point_breaks_no_promise(herd: Herd, tmp_path: Path, plan: Plan) -> None:
+def test_a_death_at_a_crash_point_breaks_no_promise(
+    herd: Herd | spawner.Herd, tmp_path: Path, plan: Plan
+) -> None:
     result = play(herd, tmp_path, plan)
     assert result.violations == [], f"kept in {result.folder}"
     assert result.kills, "the crash point was never passed"

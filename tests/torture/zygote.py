@@ -32,8 +32,8 @@ import runcue
 from tests.given import Had, had_of, share_of
 from tests.torture import actors
 from tests.torture.history import now
+from tests.torture.spawner import ERRORS
 
-ERRORS: Final = "stderr.txt"
 LOOK_EVERY: Final = 0.05
 """Seconds between two looks at how much of the machine the actors get."""
 PF_EXITING: Final = 0x4

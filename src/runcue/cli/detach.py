@@ -1,4 +1,4 @@
-"""Forks a process into the background, in a session of its own, without the terminal and files of its parent.
+"""Has a process go on in the background, without the terminal and files of its parent.
 
 `detached(log)` returns twice: a `Child` to wait for in the old process, a `Parent` to answer in the new one. The new
 process has only the log file open, as its output, and the pipe for its answer.
@@ -7,17 +7,12 @@ process has only the log file open, as its output, and the pipe for its answer.
 from __future__ import annotations
 
 import os
-import select
-import signal
-import sys
 from pathlib import Path
 
 from runcue.cli.failure import BUSY, INTERNAL, Failure
 from runcue.cli.lines import open_log
+from runcue.cli.system import processes
 
-READY = 3
-"""The descriptor on which the new process answers."""
-MOST_DESCRIPTORS = 1 << 20
 UP = b"\0"
 LONGEST = 4096
 """Bytes of a reason that are sent at most."""
@@ -26,24 +21,22 @@ LONGEST = 4096
 class Child:
     """The new process, as the old one sees it."""
 
-    def __init__(self, pid: int, ready: int) -> None:
-        self.pid = pid
-        self._ready = ready
+    def __init__(self, process: processes.Background) -> None:
+        self.pid = process.pid
+        self._process = process
 
     def wait(self, seconds: float) -> None:
         """Wait until the new process is up; raises the reason and its exit code when it is not. Ctrl-C ends it."""
         try:
-            if not select.select([self._ready], [], [], seconds)[0]:
-                text = (
-                    f"Process {self.pid} has not reported for {seconds:g} s whether it is up. It still runs."
-                )
-                raise Failure(text, BUSY)
-            word = os.read(self._ready, LONGEST)
+            word = self._process.answer(seconds)
         except KeyboardInterrupt:
-            os.kill(self.pid, signal.SIGTERM)
+            self._process.ask_to_end()
             raise
+        if word is None:
+            text = f"Process {self.pid} has not reported for {seconds:g} s whether it is up. It still runs."
+            raise Failure(text, BUSY)
         if word != UP:
-            code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            code = self._process.wait()
             raise Failure(word.decode(), code if code > 0 else INTERNAL)
 
 
@@ -66,7 +59,7 @@ class Parent:
             return
         try:
             os.write(self._ready, word)
-        except BrokenPipeError:
+        except processes.UNHEARD:
             return  # the old process has stopped waiting
         finally:
             os.close(self._ready)
@@ -74,21 +67,6 @@ class Parent:
 
 
 def detached(log: Path) -> Child | Parent:
-    """Fork; returns in both processes."""
-    output = open_log(log)
-    ours, theirs = os.pipe()
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # closed from the start
-            stream.flush()
-    pid = os.fork()
-    if pid:
-        os.close(theirs)
-        os.close(output)
-        return Child(pid, ours)
-    os.setsid()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for descriptor, place in ((nothing, 0), (output, 1), (output, 2)):
-        os.dup2(descriptor, place)
-    os.dup2(theirs, READY, inheritable=False)
-    os.closerange(READY + 1, MOST_DESCRIPTORS)
-    return Parent(READY)
+    """Go on in the background; returns in both processes."""
+    found = processes.in_background(open_log(log))
+    return Parent(found) if isinstance(found, int) else Child(found)

@@ -11,15 +11,15 @@ Rules:
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import select
 import sys
 import time
 from pathlib import Path
 from typing import Protocol
 
 from runcue.cli.screen import counted, styled
+from runcue.cli.system import processes
+from runcue.host.system import files
 
 MOST_KEPT = 256 * 1024
 PIECE = 512
@@ -88,9 +88,7 @@ class Stream:
         return True
 
     def _has_room(self) -> bool:
-        poll = select.poll()
-        poll.register(self._descriptor, select.POLLOUT)
-        return bool(poll.poll(0))
+        return processes.has_room(self._descriptor)
 
 
 class Log:
@@ -125,16 +123,14 @@ class Log:
     def _keep_small(self) -> None:
         if self._is_there() and self._has_room():
             return
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not files.try_lock(self._descriptor):
             return  # another supervisor is renaming it: our next line reopens it
         try:
             if self._is_there():
-                self._path.rename(f"{self._path}.1")
+                files.replace(self._path, f"{self._path}.1")
             fresh = open_log(self._path)
         finally:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            files.unlock(self._descriptor)
         for number in (self._descriptor, 1, 2):  # stdout and stderr write to the new file, too
             os.dup2(fresh, number, inheritable=number in {1, 2})
         os.close(fresh)
@@ -144,17 +140,12 @@ class Log:
 
     def _is_there(self) -> bool:
         """True while the open file still has that name."""
-        ours = os.fstat(self._descriptor)
-        try:
-            there = self._path.lstat()
-        except FileNotFoundError:
-            return False
-        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+        return files.is_at(self._descriptor, self._path)
 
 
 def open_log(path: Path) -> int:
     """The log, opened to append, for its owner alone."""
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    return files.open_log(path)
 
 
 class Lines:
@@ -198,7 +189,7 @@ class Lines:
         """Write what is buffered, waiting a moment for a reader."""
         until = time.monotonic() + LAST_WORDS
         while (left := self.waiting()) and time.monotonic() < until:
-            select.select([], left, [], 0.05)
+            processes.await_room(left, 0.05)
 
     def _now(self) -> str:
         return time.strftime(self._format)

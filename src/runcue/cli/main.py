@@ -13,7 +13,8 @@ import os
 import sys
 
 from runcue.cli import failure as codes
-from runcue.cli.failure import Failure, bad_input, misconfigured
+from runcue.cli.failure import Failure, bad_input
+from runcue.host.system import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,7 +142,6 @@ def _run(name: str) -> int:
     """Run one command; returns its exit code."""
     try:
         try:
-            _need_posix(name)
             _fill_streams()
             code = _invoked(name, sys.argv[1:])
             _flush()
@@ -154,11 +154,6 @@ def _run(name: str) -> int:
         _silence_streams()
         return 141
     return code
-
-
-def _need_posix(name: str) -> None:
-    if sys.platform == "win32":
-        raise misconfigured(f"{name} needs Linux or macOS; on Windows use WSL.")
 
 
 def _invoked(name: str, args: list[str]) -> int:
@@ -328,7 +323,7 @@ def _fill_streams() -> None:
     A shell may have opened its script there: an output that can only be read is replaced, too.
     """
     for number in (1, 2):
-        if _is_only_read(number):
+        if files.is_only_read(number):
             os.close(number)
     while True:
         descriptor = os.open(os.devnull, os.O_RDWR)
@@ -336,15 +331,6 @@ def _fill_streams() -> None:
             os.close(descriptor)
             return
         os.set_inheritable(descriptor, True)
-
-
-def _is_only_read(number: int) -> bool:
-    import fcntl
-
-    try:
-        return fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
-    except OSError:
-        return False
 
 
 def _flush() -> None:

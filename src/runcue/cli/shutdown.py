@@ -7,15 +7,12 @@ Rules:
   those that appear while we wait. Each is asked once.
 - Supervisors are found without the queue, so they and their workers can be stopped when it cannot be read.
 - Interrupting the wait changes nothing: the workers still leave.
-- A pid may belong to another process by the time it is used. So we open the process first (pidfd), then check that
-  the one we mean still lives, and only then send the signal.
+- How they are told is said in posix.py, and for Windows in windows.py.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -26,6 +23,8 @@ import msgspec
 
 from runcue.cli.failure import TIMED_OUT, Failure, misconfigured
 from runcue.cli.screen import clean, counted, listed, note, warn
+from runcue.cli.system import processes
+from runcue.host.system import clock, files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,14 +65,14 @@ class Post:
 
     def __enter__(self) -> None:
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        self._descriptor = os.open(self._new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        facts = Standing(os.getpid(), os.uname().nodename)
+        self._descriptor = files.open_file(self._new, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        files.lock(self._descriptor)
+        facts = Standing(os.getpid(), clock.host_name())
         os.write(self._descriptor, msgspec.json.encode(facts))
-        self._new.rename(self._path)
+        files.replace(self._new, self._path)
 
     def __exit__(self, *error: object) -> None:
-        self._path.unlink(missing_ok=True)
+        files.remove(self._path)
         os.close(self._descriptor)
 
 
@@ -92,22 +91,19 @@ def standing(home: Path) -> list[Standing]:
                 continue  # it has just ended, or the file is none of ours
             found.append(msgspec.structs.replace(facts, path=str(path)))
         else:
-            path.unlink(missing_ok=True)
+            files.remove(path)
     return found
 
 
 def _is_held(path: Path) -> bool:
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = files.open_file(path, os.O_RDWR)
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return files.is_locked(descriptor)
     finally:
         os.close(descriptor)
-    return False
 
 
 def workers(reader: Reader) -> list[dict[str, Any]]:
@@ -125,13 +121,7 @@ def workers(reader: Reader) -> list[dict[str, Any]]:
 
 def is_stopped(row: dict[str, Any]) -> bool:
     """True for a worker on this host that is suspended, as by SIGSTOP; False where that is unknown."""
-    if row["host"] != os.uname().nodename or row["state"] == "gone":
-        return False
-    try:
-        facts = Path(f"/proc/{row['pid']}/stat").read_bytes()
-    except OSError:  # it has just ended, or this is no Linux
-        return False
-    return facts.rpartition(b")")[2].split()[:1] in ([b"T"], [b"t"])
+    return row["host"] == clock.host_name() and row["state"] != "gone" and processes.is_stopped(row["pid"])
 
 
 # stopping -------------------------------------------------------------------------------------
@@ -194,10 +184,10 @@ class Leaving:
 
     def _tell_supervisors(self) -> list[Standing]:
         """Tell every supervisor on this host to leave; returns those that are still there."""
-        found = [one for one in standing(self._home.path) if one.host == os.uname().nodename]
+        found = [one for one in standing(self._home.path) if one.host == clock.host_name()]
         self.supervisors.update(one.path for one in found)
         for one in found:
-            self._tell(one.path, one.pid, signal.SIGUSR2 if self._at_once else signal.SIGUSR1, one.lives)
+            self._tell(one.path, one.pid, processes.tell_supervisor, one.lives)
         return found
 
     def _here(self) -> list[dict[str, Any]]:
@@ -216,9 +206,8 @@ class Leaving:
         return here
 
     def _tell_workers(self, here: list[dict[str, Any]]) -> None:
-        number = signal.SIGQUIT if self._at_once else signal.SIGTERM
         for row in here:
-            self._tell(row["id"], row["pid"], number, partial(self._lives, row["id"]))
+            self._tell(row["id"], row["pid"], processes.tell_worker, partial(self._lives, row["id"]))
 
     def _lives(self, worker_id: str) -> bool:
         """True while that worker lives; False also when the queue cannot be read: then its supervisor stops it."""
@@ -233,17 +222,23 @@ class Leaving:
             return False
         return any(row["id"] == worker_id and row["state"] != "gone" for row in rows)
 
-    def _tell(self, key: str, pid: int, number: signal.Signals, lives: Callable[[], bool]) -> None:
-        """Send that signal to a process, unless it was told before."""
+    def _tell(
+        self,
+        key: str,
+        pid: int,
+        tell: Callable[[int, int, Callable[[], bool]], bool],
+        lives: Callable[[], bool],
+    ) -> None:
+        """Tell a process to leave, unless it was told before."""
         if key not in self._told:
             self._told.add(key)
             try:
-                send(pid, number, lives)
+                tell(pid, processes.AT_ONCE if self._at_once else processes.GRACEFUL, lives)
             except PermissionError:
                 raise misconfigured(f"Process {pid} is another user's: stop it as that user.") from None
 
     def _is_here(self, row: dict[str, Any]) -> bool:
-        if row["host"] == os.uname().nodename:
+        if row["host"] == clock.host_name():
             return True
         if row["id"] not in self._elsewhere:
             self._elsewhere.add(row["id"])
@@ -260,27 +255,3 @@ class Leaving:
         if jobs and jobs != self._busy:
             note(f"Waiting for {counted(len(jobs), 'running job')}: {listed(jobs)}")
         self._busy = jobs
-
-
-def send(pid: int, number: signal.Signals, lives: Callable[[], bool]) -> bool:
-    """Send a signal to that process if it is still the one that is meant; False when it is gone.
-
-    Raises PermissionError where the process is another user's.
-    """
-    try:
-        descriptor = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
-    except ProcessLookupError:
-        return False
-    try:
-        if not lives():
-            return False
-        if descriptor is None:
-            os.kill(pid, number)
-        else:
-            signal.pidfd_send_signal(descriptor, number)
-    except ProcessLookupError:
-        return False
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-    return True

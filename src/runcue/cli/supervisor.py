@@ -1,30 +1,21 @@
 """Keeps a number of worker processes running, and stops them gracefully.
 
 Rules:
-- Each worker is a new process in a session of its own, so Ctrl-C reaches the supervisor alone. Each holds the read
-  end of a pipe from the supervisor, which closes when the supervisor dies in any way; then the worker leaves.
 - A worker that exits with 0, or by SIGTERM, was asked to exit, and is not replaced. One that dies is replaced after a
   pause, which grows while workers go on dying. When workers cannot even start, the supervisor gives up and says why.
 - The first SIGINT or SIGTERM lets workers finish what they run, the second puts it back, the third kills them.
   SIGUSR1 and SIGHUP always mean the first, SIGUSR2 and SIGQUIT the second. Signals within ONE_SIGNAL seconds count as
   one, because `timeout` and others send each signal to the process and to its group.
-- A signal that was ignored when the supervisor started (`nohup`, a background job) stays ignored, except for those
-  that `worker stop` sends. After all workers have left, all signals are ignored.
-- The supervisor blocks only in `Signals.wait`.
+- How processes are started and told to leave is said in posix.py, and for Windows in windows.py.
+- The supervisor blocks only in `Requests.wait`.
 """
 
 from __future__ import annotations
 
 import os
-import select
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from types import FrameType
-from typing import Self
 
 import msgspec
 
@@ -33,6 +24,7 @@ from runcue.cli.failure import Failure
 from runcue.cli.lines import Lines
 from runcue.cli.screen import clean, counted, listed, span
 from runcue.cli.shutdown import Post
+from runcue.cli.system import processes
 from runcue.cli.worker import BEGAN, BROKEN, ENDED, NOTE, UP, Orders, Word
 
 FIRST_PAUSE = 0.25
@@ -45,58 +37,8 @@ PATIENT_STARTS = 10
 ONE_SIGNAL = 0.3
 """Seconds within which signals count as one."""
 
-COUNTED = (signal.SIGINT, signal.SIGTERM)
-"""Signals whose second and third mean more than the first."""
-ORDERS = (signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that `worker stop` sends, and no terminal."""
-HEEDED = (*COUNTED, signal.SIGHUP, signal.SIGQUIT, *ORDERS)
-
 HOPELESS = {codes.BAD_INPUT, codes.STORAGE, codes.CONFIGURATION, codes.CONFLICT}
 """Exit codes after which a first start is not repeated: a person has to mend what the worker said."""
-GRACEFUL, AT_ONCE, KILL = 1, 2, 3
-TELLS = {GRACEFUL: signal.SIGTERM, AT_ONCE: signal.SIGQUIT, KILL: signal.SIGKILL}
-
-
-class Signals:
-    """Turns signals into something that a supervisor can wait for."""
-
-    def __enter__(self) -> Self:
-        self._ours, self._theirs = os.pipe()
-        os.set_blocking(self._ours, False)
-        os.set_blocking(self._theirs, False)
-        for number in (*HEEDED, signal.SIGCHLD):
-            if number in {*ORDERS, signal.SIGCHLD} or signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, _noted)
-        signal.set_wakeup_fd(self._theirs, warn_on_full_buffer=False)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        signal.set_wakeup_fd(-1)
-        for number in HEEDED:
-            signal.signal(number, signal.SIG_IGN)
-        os.close(self._ours)
-        os.close(self._theirs)
-
-    def wait(self, readable: list[int], writable: list[int], seconds: float | None) -> None:
-        """Return when a signal came, a descriptor is ready, or that many seconds have passed."""
-        poll = select.poll()
-        for descriptor in (self._ours, *readable):
-            if descriptor != -1:
-                poll.register(descriptor, select.POLLIN)
-        for descriptor in writable:
-            poll.register(descriptor, select.POLLOUT)
-        poll.poll(None if seconds is None else seconds * 1000 + 1)
-
-    def take(self) -> bytes:
-        """The numbers of the signals that came since the last call."""
-        try:
-            return os.read(self._ours, 1024)
-        except BlockingIOError:
-            return b""
-
-
-def _noted(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the number is in the wakeup pipe already."""
 
 
 class Seat:
@@ -104,8 +46,7 @@ class Seat:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.process: subprocess.Popen[bytes] | None = None
-        self.voice = self.lifeline = -1
+        self.process: processes.Launched | None = None
         self.heard = b""
         self.is_up = False
         self.started_at = 0.0
@@ -121,59 +62,30 @@ class Seat:
 
     def start(self, orders: Orders) -> None:
         """Start a worker here."""
-        voice, theirs = os.pipe()
-        lifeline, self.lifeline = os.pipe()
-        orders = msgspec.structs.replace(orders, number=self.number, voice=theirs, lifeline=lifeline)
-        self.voice, self.heard, self.is_up, self.reason = voice, b"", False, ""
+        orders = msgspec.structs.replace(orders, number=self.number)
+        self.heard, self.is_up, self.reason = b"", False, ""
         self.jobs.clear()
         self.again_at = None
         self.started_at = time.monotonic()
-        os.set_blocking(voice, False)
-        try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "runcue.cli.worker", msgspec.json.encode(orders).decode()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL if orders.app is None else None,
-                pass_fds=(theirs, lifeline),
-                start_new_session=True,
-            )
-        except OSError:
-            self._close()
-            raise
-        finally:
-            os.close(theirs)
-            os.close(lifeline)
+        self.process = processes.Launched(orders, is_quiet=orders.app is None)
 
     def words(self) -> list[Word]:
         """The messages that the worker sent since the last call."""
-        while self.voice != -1:
-            try:
-                data = os.read(self.voice, 65536)
-            except BlockingIOError:
-                break
-            if not data:
-                os.close(self.voice)
-                self.voice = -1
-                break
-            self.heard += data
+        if self.process is not None:
+            self.heard += self.process.hear()
         *lines, self.heard = self.heard.split(b"\n")
         return [msgspec.json.decode(line, type=Word) for line in lines]
 
-    def tell(self, number: signal.Signals) -> None:
-        """Send the worker a signal, if there is one."""
+    def tell(self, level: int) -> None:
+        """Tell the worker to leave, if there is one."""
         if self.process is not None:
-            self.process.send_signal(number)
+            self.process.tell(level)
 
     def bury(self) -> None:
         """Forget the worker, whose process has ended."""
-        self.process = None
-        self._close()
-
-    def _close(self) -> None:
-        for descriptor in (self.voice, self.lifeline):
-            if descriptor != -1:
-                os.close(descriptor)
-        self.voice = self.lifeline = -1
+        if self.process is not None:
+            self.process.close()
+            self.process = None
 
 
 class Supervisor:
@@ -203,17 +115,18 @@ class Supervisor:
 
     def run(self) -> int:
         """Start the workers; returns the exit code when all have left."""
-        with Signals() as signals, self._post:
+        with processes.Requests() as requests, self._post:
             for seat in self._seats:
                 self._start(seat)
             while not all(seat.is_left for seat in self._seats):
                 unwritten = self._lines.waiting()
                 if self._lines.is_closed and not self._level:  # before we wait: there may be no further line
                     self.code = codes.CLOSED_PIPE
-                    self._stop(GRACEFUL)
-                signals.wait([seat.voice for seat in self._seats], unwritten, self._patience())
-                for number in signals.take():
-                    self._heed(number)
+                    self._stop(processes.GRACEFUL)
+                workers = [seat.process for seat in self._seats if seat.process is not None]
+                requests.wait(workers, unwritten, self._patience())
+                for level in requests.take():
+                    self._heed(level)
                 for seat in self._seats:
                     self._look_after(seat)
             self._conclude()
@@ -238,35 +151,33 @@ class Supervisor:
         due = [seat.again_at for seat in self._seats if seat.again_at is not None]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
-    # signals ----------------------------------------------------------------------------------------------
+    # requests ---------------------------------------------------------------------------------------------
 
-    def _heed(self, number: int) -> None:
-        if number in {signal.SIGQUIT, signal.SIGUSR2}:
-            self._stop(AT_ONCE)
-        elif number in {signal.SIGHUP, signal.SIGUSR1}:
-            self._stop(GRACEFUL)
-        elif number in COUNTED:
-            now = time.monotonic()
-            if now - self._told_at >= ONE_SIGNAL:
-                self._told_at = now
-                self._stop(min(self._level + 1, KILL))
+    def _heed(self, level: int) -> None:
+        if level != processes.ONCE_MORE:
+            self._stop(level)
+            return
+        now = time.monotonic()
+        if now - self._told_at >= ONE_SIGNAL:
+            self._told_at = now
+            self._stop(min(self._level + 1, processes.KILL))
 
     def _stop(self, level: int) -> None:
         """Tell all workers to leave, unless they were told as urgently before."""
         if level <= self._level:
             return
         self._level = level
-        if level >= AT_ONCE:
+        if level >= processes.AT_ONCE:
             self.code = self.code or codes.INTERRUPTED
         for seat in self._seats:
             seat.again_at = None
-            seat.tell(TELLS[level])
+            seat.tell(level)
         jobs = [job for seat in self._seats for job in seat.jobs]
         if self.reason:
             return  # run_or_raise will say it
-        if level == KILL:
+        if level == processes.KILL:
             self._lines.note("Killing the workers; their jobs will run again.")
-        elif level == AT_ONCE:
+        elif level == processes.AT_ONCE:
             self._lines.note(
                 "Stopping now; what runs is put back." + self._hint("Ctrl-C once more kills it.")
             )
@@ -325,16 +236,18 @@ class Supervisor:
 
     def _lost(self, seat: Seat, code: int) -> None:
         """Handle the end of a worker: report it, and have a dead one replaced."""
-        if code in {0, -signal.SIGTERM, -signal.SIGINT}:
+        if processes.was_asked(code):
             if not self._level:
                 self._lines.note(f"worker {seat.number} was asked to exit, and exited.", is_important=False)
         elif self._level:
-            was_meant = self._level > GRACEFUL and code in {-TELLS[AT_ONCE], -TELLS[KILL]}
+            was_meant = self._level > processes.GRACEFUL and processes.was_ended(code)
             if not was_meant and not self.reason:
                 self.code = self.code or (code if code > 0 else codes.INTERNAL)
-                self._lines.note(f"worker {seat.number} {ending(code)} instead of leaving{_because(seat)}")
+                self._lines.note(
+                    f"worker {seat.number} {processes.ending(code)} instead of leaving{_because(seat)}"
+                )
         else:
-            self._after_death(seat, code, ending(code))
+            self._after_death(seat, code, processes.ending(code))
 
     def _after_death(self, seat: Seat, code: int, ending: str) -> None:
         """Plan the start of a worker in place of a dead one, or give up."""
@@ -344,12 +257,12 @@ class Supervisor:
             if is_hopeless or seat.false_starts >= (PATIENT_STARTS if self._was_up else FALSE_STARTS):
                 self.code = code if code in {*HOPELESS, codes.BUSY} else codes.INTERNAL
                 self.reason = seat.reason or f"Workers cannot start: the last one {ending}."
-                self._stop(GRACEFUL)
+                self._stop(processes.GRACEFUL)
                 return
         if self._orders.home is not None and not os.path.isdir(self._orders.home):  # noqa: PTH112 (text as it came)
             self.code = codes.STORAGE
             self.reason = f"The home is gone{_because(seat)}"
-            self._stop(GRACEFUL)
+            self._stop(processes.GRACEFUL)
             return
         if time.monotonic() - seat.started_at >= STEADY:
             seat.deaths = 0
@@ -366,16 +279,6 @@ class Supervisor:
             dead = f", {self._dead} dead" if self._dead else ""
             counts = f" {counted(self._done, 'job')} completed{dead}." if self._orders.app is None else ""
             self._lines.note(f"Stopped.{counts}", is_important=False)
-
-
-def ending(code: int) -> str:
-    """How a process ended, in words, from its exit code."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
 
 
 def _because(seat: Seat) -> str:

@@ -1,10 +1,10 @@
 """One worker process: runs a Cue, of a home or of an application, until it is asked to exit.
 
 Rules:
-- A supervisor starts it with `Orders` as its only argument and two pipes. To the *voice* it writes messages, one JSON
-  line each; the *lifeline* closes when the supervisor dies.
-- SIGTERM, SIGINT and the end of the lifeline: finish what runs, then exit with 0; repeating them changes nothing.
-  SIGQUIT: put back what runs, without counting an attempt, and exit with 0.
+- A supervisor starts it with `Orders` as its only argument. To the *voice* it writes messages, one JSON line each;
+  the *lifeline* shows when the supervisor dies. posix.py says what they are, and for Windows windows.py.
+- Asked to leave (SIGTERM, SIGINT), or at the end of the lifeline: finish what runs, then exit with 0; repeating it
+  changes nothing. Asked to leave at once (SIGQUIT): put back what runs, without counting an attempt, and exit with 0.
 - Secrets in errors are masked as `***`, because others may read the supervisor's log.
 - The worker never waits for a reader of its voice: a message for which the pipe has no room is lost.
 - A job whose result could not be stored is reported, and the exit code is 3: it will run again.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 
 import msgspec
 
@@ -69,9 +70,10 @@ class Voice:
     """Sends messages to the supervisor, and never waits for it."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        os.set_blocking(descriptor, False)
-        os.set_inheritable(descriptor, False)
+        from runcue.cli.system import processes
+
+        self._descriptor = processes.open_voice(descriptor)
+        self._unheard = processes.UNHEARD
 
     def tell(self, kind: str, text: str = "", job: str | None = None) -> None:
         """Send one message; it is dropped when the supervisor does not read."""
@@ -79,18 +81,15 @@ class Voice:
         line = msgspec.json.encode(Word(kind, text, job)) + b"\n"
         try:
             os.write(self._descriptor, line)
-        except (BlockingIOError, BrokenPipeError):
+        except self._unheard:
             return  # the supervisor is gone, or reads too slowly
 
 
 def main() -> None:
     """Run a worker; the supervisor's orders are the first argument."""
-    import signal
+    from runcue.cli.system import processes
 
-    # Until `_serve` handles these signals they end the process at once. The supervisor sends each only once, and it
-    # may itself have been started with some of them ignored, which processes inherit.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_DFL)
+    processes.begin()
     orders = msgspec.json.decode(sys.argv[1], type=Orders)
     sys.exit(work(orders, Voice(orders.voice)))
 
@@ -156,15 +155,12 @@ def _settings(home: Home) -> Settings:
 
 async def _serve(cue: Cue, orders: Orders, voice: Voice, teller: _Teller | None) -> None:
     import asyncio
-    import signal
 
     loop = asyncio.get_running_loop()
     leave, now = asyncio.Event(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, leave.set)
-    loop.add_signal_handler(signal.SIGQUIT, _both, leave, now)
-    os.set_inheritable(orders.lifeline, False)
-    loop.add_reader(orders.lifeline, _cut, loop, orders.lifeline, leave)
+    from runcue.cli.system import processes
+
+    processes.heed(loop, orders.lifeline, leave.set, partial(_both, leave, now))
     doubt = asyncio.Event()
     _watch_for_errors(loop, doubt)
 
@@ -207,12 +203,6 @@ async def _until_told(cue: Cue, leave: asyncio.Event, doubt: asyncio.Event) -> N
 
 def _both(leave: asyncio.Event, now: asyncio.Event) -> None:
     now.set()
-    leave.set()
-
-
-def _cut(loop: asyncio.AbstractEventLoop, lifeline: int, leave: asyncio.Event) -> None:
-    """Leave, as the supervisor is gone: nothing is ever written to a lifeline, so only its end can be read."""
-    loop.remove_reader(lifeline)
     leave.set()
 
 

@@ -14,10 +14,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import msgspec
 
+from runcue.host.loops import post_to_loop
 from runcue.sim.config import Config, parse
 
 START = "\n"
@@ -38,13 +40,14 @@ def spawn(config: Config, node: int, path: Path) -> subprocess.Popen[bytes]:
     return child
 
 
-def end(child: subprocess.Popen[bytes], sign: signal.Signals) -> None:
-    """Send a child a signal, and wait until it is gone."""
-    child.send_signal(sign)
-    child.wait()
+def end(child: subprocess.Popen[bytes], *, at_once: bool = False) -> None:
+    """Have a child end, or kill it, and wait until it is gone."""
+    if at_once:
+        child.kill()
     if child.stdin is not None:
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):
             child.stdin.close()
+    child.wait()
 
 
 async def _work(config: Config, node: int, path: Path) -> None:
@@ -54,16 +57,17 @@ async def _work(config: Config, node: int, path: Path) -> None:
     cue.start()
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    loop.add_signal_handler(signal.SIGTERM, ended.set)
-    loop.add_reader(0, _closed, ended)
+    signal.signal(signal.SIGTERM, lambda number, frame: post_to_loop(loop, ended.set))
+    threading.Thread(target=_until_closed, args=(loop, ended), daemon=True).start()
     await ended.wait()
     await cue.stop(1.0)
     await cue.close()
 
 
-def _closed(ended: asyncio.Event) -> None:
-    if not os.read(0, 4096):
-        ended.set()
+def _until_closed(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
+    while os.read(0, 4096):
+        pass
+    post_to_loop(loop, ended.set)
 
 
 def main(arguments: list[str]) -> None:

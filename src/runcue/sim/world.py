@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import signal
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
@@ -145,7 +144,7 @@ class Simulation:
         if isinstance(victim, runcue.Cue):
             kill(victim)
         else:
-            end(victim, signal.SIGKILL)
+            end(victim, at_once=True)
         for tell in self.deaths:
             tell(node, self._now())
         return True
@@ -247,7 +246,7 @@ class Simulation:
                 await node.stop(0)
                 await node.close()
             elif node is not None:
-                end(node, signal.SIGTERM)
+                end(node)
         if self._client is not None and self._client not in self.nodes:
             await self._client.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from runcue.cli.groups import verb
 from runcue.cli.home import Home
 from runcue.cli.jobs import Job, ask, options_of
 from runcue.cli.screen import clean, say, styled
-from runcue.cli.supervisor import ending
+from runcue.cli.system import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,10 +68,10 @@ def _show(command: str) -> None:
 def _enqueue(home: Home) -> None:
     jobs = [
         Job(id="hello", command="echo hello"),
-        Job(id="build", command="sleep 0.6"),
-        Job(id="test", command="sleep 0.2", after=["build"]),
-        Job(id="broken", command="echo no such host >&2; exit 1", max_retries=2),
-        *(Job(id=f"call-{number}", command="true", uses=["api"]) for number in (1, 2, 3)),
+        Job(id="build", command=processes.PAUSE.format(0.6)),
+        Job(id="test", command=processes.PAUSE.format(0.2), after=["build"]),
+        Job(id="broken", command=processes.FAIL.format("no such host"), max_retries=2),
+        *(Job(id=f"call-{number}", command=processes.NOTHING, uses=["api"]) for number in (1, 2, 3)),
     ]
 
     async def submit(cue: Cue, settings: Settings) -> None:
@@ -98,12 +97,12 @@ def _workers(home: Home) -> Iterator[subprocess.Popen[bytes]]:
         process = subprocess.Popen(
             [*queuectl, "worker", "start", "--count", "2"], stdin=subprocess.DEVNULL, stderr=errors
         )
-    number = signal.SIGUSR2  # at once
+    level = processes.AT_ONCE
     try:
         yield process
-        number = signal.SIGUSR1
+        level = processes.GRACEFUL
     finally:
-        process.send_signal(number)
+        processes.tell_supervisor(process.pid, level, lambda: process.poll() is None)
         process.wait()
 
 
@@ -125,14 +124,14 @@ def _errors(home: Home) -> Path:
 
 def _ended(code: int, home: Home) -> Exception:
     """Why the workers ended before the demo did."""
-    if code in {CLOSED_PIPE, -signal.SIGPIPE}:
+    if code in {CLOSED_PIPE, processes.CLOSED_OUTPUT}:
         return BrokenPipeError("the output of the workers is not read")
     if code == 0:
         return Failure("The workers were stopped before the demo was over.", INTERRUPTED)
     lines = _errors(home).read_text("utf-8", "replace").splitlines()
     reasons = [line.removeprefix("queuectl: ") for line in lines if line.startswith("queuectl: ")]
     why = f": {reasons[-1]}" if reasons else "."
-    whole = f"The supervisor of the demo's workers {ending(code)}{why}"
+    whole = f"The supervisor of the demo's workers {processes.ending(code)}{why}"
     return Failure(whole, code if code > 0 else INTERNAL)
 
 

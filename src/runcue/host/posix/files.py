@@ -24,6 +24,8 @@ OTHERS_READ: Final = stat.S_IRWXG | stat.S_IRWXO
 """The bits of a mode that let other users do anything."""
 OPEN_TO_ALL: Final = stat.S_ISVTX | stat.S_IWOTH
 """The mode of a folder in which everybody may create files, and remove his own."""
+CAN_SLEEP_FOR_LOCKS: Final = True
+"""Whether SQLite may have the kernel wake it when it gets a lock, instead of asking for it again and again."""
 LABEL: Final = "user.runcue"
 """The extended attribute by which output of commands is known."""
 _TMPFILE: Final[int | None] = getattr(os, "O_TMPFILE", None)
@@ -53,6 +55,11 @@ def open_file(path: str | Path, flags: int) -> int:
 def open_to_sync(path: str) -> int:
     """A descriptor with which the file can be synced."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def open_log(path: Path) -> int:
+    """A descriptor to append to a file, for its owner alone, which is created if it is missing."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
 def open_door(directory: Path) -> int:
@@ -113,6 +120,14 @@ def first_data(descriptor: int, start: int) -> int:
         if error.errno != errno.ENXIO:
             raise
         return start
+
+
+def is_only_read(descriptor: int) -> bool:
+    """Whether a descriptor is open, and nothing can be written to it."""
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+    except OSError:
+        return False
 
 
 # --- What commands print --------------------------------------------------------------------------

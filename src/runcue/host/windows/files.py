@@ -34,6 +34,8 @@ OTHERS_READ: Final = 0
 """The bits of a mode that let other users do anything."""
 OPEN_TO_ALL: Final = stat.S_ISVTX
 """The mode of a folder in which everybody may create files, and remove his own: none has it here."""
+CAN_SLEEP_FOR_LOCKS: Final = False
+"""SQLite asks for a lock again and again: under Wine, who sleeps until it is free sleeps until the time is up."""
 FIRST_PAUSE: Final = 0.001
 PATIENCE: Final = 2.0
 """Seconds for which a file that somebody has open is tried again."""
@@ -58,8 +60,9 @@ def open_file(path: str | Path, flags: int) -> int:
     if "\0" in name:
         raise ValueError("embedded null character")
     kind = flags & (os.O_RDONLY | os.O_WRONLY | os.O_RDWR)
-    access = 0 if kind == os.O_WRONLY else kernel.GENERIC_READ
-    if kind != os.O_RDONLY:  # who may only append does so wherever the end is by then
+    access = 0 if kind == os.O_WRONLY and not flags & os.O_APPEND else kernel.GENERIC_READ
+    if kind != os.O_RDONLY:
+        # Who may read and append appends wherever the end is by then, and may lock the file.
         access |= kernel.FILE_APPEND_DATA if flags & os.O_APPEND else kernel.GENERIC_WRITE
     if flags & os.O_CREAT:
         how = kernel.CREATE_NEW if flags & os.O_EXCL else kernel.OPEN_ALWAYS
@@ -86,6 +89,11 @@ def _descriptor(handle: int, flags: int) -> int:
 def open_to_sync(path: str) -> int:
     """A descriptor with which the file can be synced: here it has to be open for writing."""
     return open_file(path, os.O_RDWR)
+
+
+def open_log(path: Path) -> int:
+    """A descriptor to append to a file, which is created if it is missing."""
+    return open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 def open_door(directory: Path) -> int:
@@ -170,6 +178,11 @@ def sync_path(path: str | Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Nothing: the file system keeps its journal of names by itself."""
+
+
+def is_only_read(descriptor: int) -> bool:
+    """False: a program that is started here has its output where it writes to."""
+    return False
 
 
 # --- What commands print --------------------------------------------------------------------------

@@ -150,6 +150,7 @@ GetVolumePath = _declared(_kernel, "GetVolumePathNameW", BOOL, LPCWSTR, c_wchar_
 PeekPipe = _declared(
     _kernel, "PeekNamedPipe", BOOL, HANDLE, c_void_p, DWORD, c_void_p, POINTER(DWORD), c_void_p
 )
+SetPipe = _declared(_kernel, "SetNamedPipeHandleState", BOOL, HANDLE, POINTER(DWORD), c_void_p, c_void_p)
 ResumeProcess = _declared(_nt, "NtResumeProcess", ctypes.c_long, HANDLE)
 LastStatus = _declared(_nt, "RtlGetLastNtStatus", ctypes.c_ulong)
 CreateKey = _declared(

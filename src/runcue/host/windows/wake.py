@@ -102,7 +102,8 @@ class Waiter:
             self._called.pop(handle, None)
 
 
-_waiter = Waiter()
+waiter = Waiter()
+"""The one of this process."""
 _here: dict[str, Ear] = {}
 """The ears of this process, by name."""
 
@@ -135,7 +136,7 @@ class Ear:
             is_told = bool(self._said)
         if not self._is_waiting:
             for word, event in self._events.items():
-                _waiter.add(event.handle, partial(self.take, word))
+                waiter.add(event.handle, partial(self.take, word))
             self._is_waiting = True
         if is_told:
             post_to_loop(loop, self._deliver)
@@ -179,7 +180,7 @@ class Ear:
             self._heard = None
             events, self._events = list(self._events.values()), {}
         for event in events:
-            _waiter.remove(event.handle)
+            waiter.remove(event.handle)
 
 
 class Mouth:
@@ -324,16 +325,16 @@ class Watch:
                 ended(*arguments)
 
         def called() -> None:
-            _waiter.forget(self._handle)
+            waiter.forget(self._handle)
             post_to_loop(loop, deliver)
 
-        _waiter.add(self._handle, called)
+        waiter.add(self._handle, called)
 
     def close(self) -> None:
         """Stop watching."""
         if not self._is_closed:
             self._is_closed = True
-            _waiter.remove(self._handle)
+            waiter.remove(self._handle)
 
 
 def watch(pid: int) -> Watch | None:

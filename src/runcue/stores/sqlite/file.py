@@ -331,7 +331,8 @@ def be_patient(connection: apsw.Connection, seconds: float) -> None:
     """Make a connection wait that long for locks of others."""
     connection.set_busy_timeout(int(seconds * 1000))
     if "ENABLE_SETLK_TIMEOUT" in apsw.compile_options:
-        connection.setlk_timeout(int(seconds * 1000), 0)  # blocking on connect would know no time limit
+        sleep = seconds if files.CAN_SLEEP_FOR_LOCKS else 0.0
+        connection.setlk_timeout(int(sleep * 1000), 0)  # blocking on connect would know no time limit
 
 
 def undo(connection: apsw.Connection) -> None:

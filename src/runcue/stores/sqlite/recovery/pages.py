@@ -51,7 +51,7 @@ class Pages:
         self.count = self._file.xFileSize() // self.size
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the file; nothing if that was done."""
         self._file.xClose()
 
     def read(self, start: int, amount: int) -> bytes:

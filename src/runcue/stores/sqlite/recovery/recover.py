@@ -295,6 +295,7 @@ def _checked(connection: apsw.Connection, path: str) -> dict[str, int]:
 def _exchange(path: str, image: _Image) -> str:
     """Keep the damaged files under another name, and give the new one theirs."""
     kept_as, folder = _unused(path), str(Path(path).parent)
+    image.pages.close()  # an open file cannot be replaced everywhere
     _sync(image.scratch)
     for suffix in KEPT:
         if Path(path + suffix).exists():
