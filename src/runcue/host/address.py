@@ -3,7 +3,7 @@
 Rules:
 - A text that begins with a scheme is an address: `mysql://…`, `s3://…`, `file:x.db`. It is never used as a path,
   which would create folders called `mysql:` (write `./mysql:…` for such a file). `C:/x` is a path.
-- pathlib.Path makes one slash of two, so `postgresql:/…` is an address, too.
+- pathlib.Path makes one slash of two (on Windows a backslash), so `postgresql:/…` is an address, too.
 - An address is shown without its password.
 """
 
@@ -16,8 +16,11 @@ from typing import Final
 from runcue.errors import quoted
 
 POSTGRES: Final = ("postgresql://", "postgres://")
-_SCHEME: Final = re.compile(r"\s*[a-z][a-z0-9+.-]+(:[a-z][a-z0-9+.-]*)*:/|\s*(file|sqlite):", re.IGNORECASE)
-_ONE_SLASH: Final = re.compile(r"(\s*[a-z][a-z0-9+.-]+:)/(?!/)", re.IGNORECASE)
+_SLASH: Final = f"[{re.escape(os.sep + (os.altsep or ''))}]"
+_SCHEME: Final = re.compile(
+    rf"\s*[a-z][a-z0-9+.-]+(:[a-z][a-z0-9+.-]*)*:{_SLASH}|\s*(file|sqlite):", re.IGNORECASE
+)
+_ONE_SLASH: Final = re.compile(rf"(\s*[a-z][a-z0-9+.-]+:){_SLASH}(?!{_SLASH})", re.IGNORECASE)
 _FILE: Final = re.compile(r"(?:file:(?://(?:localhost)?(?=/))?|sqlite:///)(?P<path>[^?#]+)", re.IGNORECASE)
 
 
