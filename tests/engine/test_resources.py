@@ -205,3 +205,23 @@ async def test_a_retry_of_a_resource_that_needs_another_does_not_open_that_one_a
     async with cue:
         assert await (await cue.submit(read)).result()
     assert log == ["database", "session", "session"]
+
+
+async def test_a_resource_that_does_not_close_is_left_after_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    cue = Cue(grace=3)
+    loop = asyncio.get_running_loop()
+
+    @cue.resource
+    async def database() -> AsyncIterator[Database]:
+        yield Database()
+        await asyncio.Event().wait()
+
+    @cue.task
+    async def read(database: Database) -> None: ...
+
+    async with cue:
+        await (await cue.submit(read)).result()
+        began = loop.time()
+        await cue.stop()
+        assert loop.time() - began == pytest.approx(3, abs=0.5)
+    assert "the resource database was still closing after 3 s, and is left" in caplog.text

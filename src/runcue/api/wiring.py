@@ -366,7 +366,7 @@ class System:
         if self.hooks.is_calling():
             raise RuncueError("stop() inside a callback would wait for itself. Call it from outside.")
         await self.engine.stop(timeout)
-        await self.resources.close()
+        await self.resources.close(self._registry.options.grace)
         if self._watchdog is not None:
             self._watchdog.stop()
             self._watchdog = None

@@ -7,6 +7,7 @@ that entered them. An error while opening fails the attempts that wait for it; t
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -16,6 +17,8 @@ import msgspec
 from runcue.core.model.failure import describe
 from runcue.engine.callback_errors import log_trouble
 from runcue.errors import ResourceFailed
+
+logger = logging.getLogger("runcue")
 
 
 class Resource(msgspec.Struct, frozen=True, eq=False):
@@ -49,15 +52,19 @@ class Resources:
         """The resources of these types, opened if they are not."""
         return {kind: await self._value(self._declared[kind]) for kind in kinds}
 
-    async def close(self) -> None:
-        """Close what is open, the last one first."""
+    async def close(self, grace: float) -> None:
+        """Close what is open, the last one first. One that takes longer than `grace` seconds is cancelled."""
         while self._held:
-            holding = self._held.popitem()[1]
+            kind, holding = self._held.popitem()
             holding.is_over.set()
             if holding.task is not None:
                 if not holding.value.done():
                     holding.task.cancel()
-                await asyncio.wait([holding.task])
+                _, late = await asyncio.wait([holding.task], timeout=grace)
+                if late:
+                    name = self._declared[kind].name
+                    logger.warning("the resource %s was still closing after %g s, and is left", name, grace)
+                    holding.task.cancel()
 
     async def _value(self, resource: Resource) -> Any:
         needed: dict[Any, Any] = {}
