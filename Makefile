@@ -55,6 +55,10 @@ torture: .venv/.test ## Kill processes that share one file, and check (ARGS="--k
 postgres: .venv/.test ## All tests of the engine on PostgreSQL (make test takes every ninth)
 	RUNCUE_ALL=1 $(BIN)/pytest $(PYTEST) tests/engine tests/pg $(ARGS)
 
+.PHONY: windows
+windows: .venv/.test ## Tests on the Windows CPython, under Wine (tools/windows/run.sh says how; ARGS=smoke for a few)
+	@tools/windows/run.sh $(ARGS)
+
 .PHONY: format
 format: .venv/.test ## Format, and fix what ruff can fix
 	$(BIN)/ruff check --fix-only --quiet $(PYTHON_DIRS)
@@ -73,6 +77,7 @@ lint: .venv/.test ## Ruff's rules
 .PHONY: types
 types: .venv/.test ## mypy, strict
 	$(BIN)/mypy --cache-dir .cache/mypy $(PYTHON_DIRS)
+	$(BIN)/mypy --cache-dir .cache/mypy-windows --config-file tools/windows/mypy.ini src
 
 .PHONY: imports
 imports: .venv/.test ## Who may import whom

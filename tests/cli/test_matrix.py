@@ -39,7 +39,7 @@ from runcue.api import cue, reader
 from runcue.cli import main
 from runcue.stores.sqlite import file, store
 for module in pkgutil.walk_packages(cli.__path__, "runcue.cli."):
-    if not module.name.endswith("__main__"):
+    if not module.name.endswith(("__main__", "windows")):
         import_module(module.name)
 gc.freeze()
 for line in orders:

@@ -333,9 +333,10 @@ class Submitting:
         except runcue.RuncueError as error:
             log.write("fail", "submit", call=call, error=repr(error))
         else:
-            log.write("ok", "submit", call=call, ids=ids)
+            accepted = [str(one) for one in ids]
+            log.write("ok", "submit", call=call, ids=accepted)
             if key is None:
-                self._accepted += ids
+                self._accepted += accepted
 
     async def _submit_forward(self, random: Random) -> None:
         """Work that waits for work which is submitted only afterwards."""

@@ -246,7 +246,10 @@ def needless_starts(seen: Seen) -> Iterator[str]:
             yield f"work {work} started again at {following.start:.6f}; nothing had happened to start {run.token}"
         policy = seen.limits.tasks.get(runs[0].task, Policy())
         cut = sum(seen.is_cut(run) for run in runs)
-        failed = sum(run.outcome == "fail" and not seen.is_crashed(run.actor) for run in runs)
+        failed = sum(
+            run.outcome == "fail" and not seen.is_crashed(run.actor) and not seen.was_put_back(run)
+            for run in runs
+        )
         if cut > seen.limits.crashes:
             yield f"work {work} was started {cut} times by owners that died in it; {seen.limits.crashes} are allowed"
         if failed > policy.attempts:

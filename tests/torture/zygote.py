@@ -174,11 +174,10 @@ def is_dying(pid: int) -> bool:
 
 
 def warm() -> None:
-    """Import whatever an actor could want; what needs an extra that is not installed is not wanted."""
+    """Import whatever an actor could want; what needs an extra that is not installed, or Windows, is not wanted."""
     for module in pkgutil.walk_packages(runcue.__path__, "runcue."):
-        # programs of their own, and what only Windows can import
-        if not module.name.startswith(("runcue.cli", "runcue.sim", "runcue.host.windows")):
-            with contextlib.suppress(ImportError):
+        if not module.name.startswith(("runcue.cli", "runcue.sim")):  # programs of their own
+            with contextlib.suppress(ImportError, AssertionError):
                 importlib.import_module(module.name)
 
 

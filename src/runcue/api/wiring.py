@@ -193,10 +193,8 @@ class Executors:
         return SshExecutor(self._clock, self._registry.options.grace)
 
     def _dask(self) -> Executor:
-        from runcue.executors.dask.executor import DaskExecutor
-
         cluster = self._registry.options.dask
-        return DaskExecutor(self._clock, cluster, pool_size(self._registry), self._locks())
+        return processes.dask_executor(self._clock, cluster, pool_size(self._registry), self._locks())
 
     def _locks(self) -> processes.Jobs:
         self._jobs = self._jobs or processes.make_jobs(self._jobs_folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from runcue.ports import Clock, Executor
 
@@ -49,3 +49,10 @@ def process_executor(clock: Clock, size: int, grace: float, jobs: Jobs) -> Execu
     from runcue.executors.process.keeper_link import link_maker
 
     return ProcessExecutor(clock, size, grace, link_maker(jobs))
+
+
+def dask_executor(clock: Clock, cluster: Any, size: int, jobs: Jobs) -> Executor:
+    """Calls functions on a Dask cluster, given or started on this host."""
+    from runcue.executors.dask.executor import DaskExecutor
+
+    return DaskExecutor(clock, cluster, size, jobs)
