@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -179,10 +180,8 @@ def die(work: runcue.Work) -> None:
 
 
 def sleep(work: runcue.Work) -> None:
-    import time
-
     Path(work.params["file"]).write_text("begun")
-    time.sleep(600)
+    threading.Event().wait(600)
 
 
 async def test_functions_return_raise_and_report(cue: runcue.Cue) -> None:

@@ -177,7 +177,7 @@ def warm() -> None:
     """Import whatever an actor could want; what needs an extra that is not installed, or Windows, is not wanted."""
     for module in pkgutil.walk_packages(runcue.__path__, "runcue."):
         if not module.name.startswith(("runcue.cli", "runcue.sim")):  # programs of their own
-            with contextlib.suppress(ImportError, AssertionError):
+            with contextlib.suppress(ImportError, AssertionError, runcue.ConfigError):
                 importlib.import_module(module.name)
 
 
