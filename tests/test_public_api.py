@@ -19,8 +19,8 @@ PUBLIC = {
     "__version__",
     # what an application holds, and what it is given
     "Attempt", "Client", "Command", "Cue", "Event", "Explanation", "Forecast", "Group", "GroupCounts", "Handle",
-    "PriorityContext", "Reader", "Rescue", "Retry", "RunningWork", "TaskFunction", "Unit", "Work", "WorkState",
-    "WorkUnit",
+    "Outbox", "PriorityContext", "Reader", "Rescue", "Retry", "RunningWork", "TaskFunction", "Unit", "Work",
+    "WorkState", "WorkUnit",
     # tasks as functions
     "current", "output",
     # mending
@@ -69,7 +69,8 @@ READER = {
 
 
 CLIENT = {
-    "submit", "submit_many", "get", "list", "status", "wait", "result", "results", "cancel", "retry", "close",
+    "submit", "submit_many", "get", "list", "status", "wait", "result", "results", "cancel", "retry", "relay",
+    "close",
 }  # fmt: skip
 
 

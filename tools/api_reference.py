@@ -118,11 +118,11 @@ PAGES = (
     ),
     Page(
         "api/reader.md",
-        "Reader and Client",
+        "Reader, Client, Outbox",
         "runcue",
         "For code without an event loop: a Reader [looks at a queue](../guides/durable.md#looking-from-outside), a"
         " Client [submits to it](../guides/transactions.md#without-an-event-loop).",
-        ("Reader", "Client"),
+        ("Reader", "Client", "Outbox"),
     ),
     Page(
         "api/testing.md",
@@ -295,6 +295,7 @@ def of_class(name: str, kind: type, module: str) -> Iterator[str]:
         "Cue": "cue",
         "Reader": "reader",
         "Client": "client",
+        "Outbox": "outbox",
         "Sync": "cue.sync",
         "VirtualLoop": "loop",
         "Handle": "unit",

@@ -45,6 +45,7 @@ _HOMES = {
     "runcue.core.views.forecast": ["Forecast"],
     "runcue.core.model.retry": ["Retry"],
     "runcue.api.client": ["Client"],
+    "runcue.api.outbox": ["Outbox"],
     "runcue.api.reader": ["Reader"],
     "runcue.ports": ["Command"],
     "runcue.stores.sqlite.recovery.recover": ["Rescue", "recover"],
@@ -82,6 +83,7 @@ __all__ = [
     "InvalidRate",
     "JsonFormatter",
     "Metrics",
+    "Outbox",
     "Permanent",
     "PriorityContext",
     "QueueFull",
@@ -159,6 +161,7 @@ if TYPE_CHECKING:
     from runcue.api.functions import TaskFunction
     from runcue.api.group import Group
     from runcue.api.handle import Handle
+    from runcue.api.outbox import Outbox
     from runcue.api.progress import progress
     from runcue.api.reader import Reader
     from runcue.core.model.events import Event

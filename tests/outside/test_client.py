@@ -160,7 +160,7 @@ def test_options_are_checked_as_those_of_submit(tmp_path: Path) -> None:
     with Client(tmp_path / "queue.db") as client:
         with pytest.raises(runcue.UnknownOption, match="priorty"):
             client.submit("double", **misspelt)
-        with pytest.raises(SubmitError, match="tasks by name, not"):
+        with pytest.raises(SubmitError, match="by its name here, not by"):
             client.submit(no_name)
         with pytest.raises(SubmitError, match=r"items\[1\]: "):
             client.submit_many([{"task": "double"}, {"task": "double", "params": []}])

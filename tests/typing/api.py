@@ -398,6 +398,10 @@ def submit_from_outside() -> None:
         assert_type(client.results(["a"], errors="return"), list[Any])
         client.cancel("a", cascade=True)
         client.retry("a")
+        outbox = runcue.Outbox(object(), table="outbox")
+        outbox.create()
+        assert_type(outbox.submit("named", params={"page": 1}), str)
+        assert_type(client.relay(object(), table="outbox"), int)
 
 
 def look_from_outside() -> None:

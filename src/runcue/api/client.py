@@ -19,14 +19,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 from runcue.api import connections
-from runcue.api.submission import outside_id
+from runcue.api.outbox import TABLE, Outbox
+from runcue.api.unsettled import Unsettled
 from runcue.core.model import parse
 from runcue.core.model.parse import optional_duration
 from runcue.core.model.record import Record, Work, WorkState, view
 from runcue.declare import arguments
-from runcue.declare.options import Options, choice, flag
-from runcue.declare.registry import Registry
-from runcue.declare.task import Task
+from runcue.declare.options import choice, flag
 from runcue.declare.unit import Unit
 from runcue.engine.queries import ending_of
 from runcue.errors import (
@@ -34,7 +33,6 @@ from runcue.errors import (
     ForkedConnection,
     RuncueError,
     StoreError,
-    SubmitError,
     WorkNotFound,
     quoted,
 )
@@ -42,7 +40,7 @@ from runcue.host.address import is_postgres, plain
 from runcue.ports import Insertion
 from runcue.stores.postgres.address import DEFAULT, address_of
 from runcue.stores.sql.snapshot_reader import SnapshotReader
-from runcue.stores.sql.submissions import CANCEL, RETRY, Row, change_row, rows_text, unit_row
+from runcue.stores.sql.submissions import CANCEL, RETRY, Row, change_row, rows_text
 
 if TYPE_CHECKING:
     from runcue.api.signature import Duration, SubmitOptions, Where
@@ -84,7 +82,7 @@ class Client:
         )
         self._name = parse.name(name, "queue")
         self._insecure = flag(insecure, "insecure")
-        self._registry = Registry(Options.of(), is_shared=True)
+        self._unsettled = Unsettled()
         self._one_at_a_time = threading.Lock()
         self._pid = 0
         """The process that has opened the queue."""
@@ -121,29 +119,19 @@ class Client:
 
         With a `connection` it exists once the transaction of that is committed.
         """
-        given: dict[str, Any] = {**_arguments(task), **options}
+        given: dict[str, Any] = {**options}
         connection = given.pop("connection", None)
-        with self._one_at_a_time:
-            self._know(given.get("task"))
-            spec = self._registry.spec(make_id=outside_id, **given)
-        self._insert([unit_row(spec, is_settled=False)], connection)
-        return spec.id
+        row = self._unsettled.row(task, given)
+        self._insert([row], connection)
+        return row.id
 
     def submit_many(
         self, items: Iterable[Mapping[str, Any] | Unit[Any]], *, connection: Any = None
     ) -> builtins.list[str]:
         """Submit many units in one transaction: dicts of `submit`'s arguments, or units. Returns the ids in order."""
-        if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
-            raise SubmitError(
-                f"submit_many takes a list of dicts of submit's arguments, not {quoted(items)}."
-            )
-        given = [_arguments(item) for item in items]
-        with self._one_at_a_time:
-            for item in given:
-                self._know(item.get("task"))
-            specs = self._registry.specs(given, outside_id)
-        self._insert([unit_row(spec, is_settled=False) for spec in specs], connection)
-        return [spec.id for spec in specs]
+        rows = self._unsettled.rows(items)
+        self._insert(rows, connection)
+        return [row.id for row in rows]
 
     def cancel(self, work_id: str, *, cascade: bool = False, connection: Any = None) -> None:
         """Ask that a pending or running unit is cancelled."""
@@ -153,12 +141,16 @@ class Client:
         """Ask that a failed or cancelled unit is tried again with all its attempts."""
         self._insert([change_row(RETRY, arguments.work_id(work_id), cascade=cascade)], connection)
 
-    def _know(self, task: object) -> None:
-        """Let any name stand for a task: the programs that declare it know more of it."""
-        if not isinstance(task, str):
-            raise SubmitError(f"A Client submits tasks by name, not {quoted(task)}. Give the name as text.")
-        if task not in self._registry.tasks:
-            self._registry.tasks[task] = Task(parse.name(task, "task"), _not_here)
+    def relay(self, connection: Any, *, table: str = TABLE) -> int:
+        """Move what an Outbox has gathered on that connection into this queue; how many units, 500 at most.
+
+        The connection is committed. Whatever is moved twice is one unit all the same.
+        """
+        outbox = Outbox(connection, table=table)
+        rows = outbox.waiting()
+        self._insert(rows, None)
+        outbox.delete(rows)
+        return len(rows)
 
     def _insert(self, rows: builtins.list[Row], connection: Any) -> None:
         if not rows:
@@ -296,17 +288,3 @@ class Client:
         except ImportError as error:
             raise ConfigError(arguments.NEEDS_PSYCOPG) from error
         return PostgresSnapshotReader(address, connected)
-
-
-def _arguments(item: Any) -> dict[str, Any]:
-    """What is submitted, as the arguments of `submit`."""
-    if isinstance(item, Unit):
-        return item.arguments()
-    if isinstance(item, Mapping):
-        return dict(item)
-    return {"task": item}
-
-
-def _not_here(work: Any) -> Any:
-    """Stands for a handler that another program has."""
-    raise AssertionError
