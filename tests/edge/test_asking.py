@@ -179,5 +179,5 @@ def test_type_checkers_are_told_of_exactly_the_options_there_are() -> None:
 )
 def test_the_edge_takes_exactly_the_options_it_names(kind: Any, method: str, beside: set[str]) -> None:
     parameters = inspect.signature(getattr(Registry, method)).parameters
-    taken_before = {"connection"}  # where a submission goes is nothing of the unit
-    assert set(parameters) - {"self", "unknown"} == (set(kind.__annotations__) - taken_before) | beside
+    elsewhere = {"connection"}  # where a unit is left is no part of it
+    assert set(parameters) - {"self", "unknown"} == set(kind.__annotations__) - elsewhere | beside

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sqlite3
+import subprocess
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -104,6 +108,50 @@ async def test_a_unit_that_depends_on_one_of_an_open_transaction_waits_for_it(pg
             assert (await cue.explain(second)).reason == "dependency"
         cue.wake()
         assert await cue.results([first, second], timeout=60) == [1, 2]
+
+
+async def test_a_transaction_that_stays_open_with_much_in_it_holds_up_nobody(pg: str) -> None:
+    cue = with_task(pg)
+    async with cue:
+        with psycopg.connect(pg) as connection:
+            many = await cue.submit_many(
+                [{"task": "page", "params": {"number": n}} for n in range(1000)], connection=connection
+            )
+            with psycopg.connect(pg) as other:
+                later = await cue.submit("page", params={"number": 1}, connection=other)
+            own = await cue.submit("page", params={"number": 2})
+            cue.wake()
+            assert await cue.results([later, own], timeout=60) == [1, 2]
+            assert (await cue.count())[WorkState.COMPLETED] == 2
+        cue.wake()
+        assert await cue.results(many, timeout=120) == [*range(1000)]
+
+
+CALLER = """
+import asyncio, os, signal, sys, psycopg, runcue
+async def main():
+    cue = runcue.Cue(sys.argv[1])
+    @cue.task
+    async def page(number: int): pass
+    connection = psycopg.connect(sys.argv[1])
+    await cue.submit(page, params={"number": 1}, id="never", connection=connection)
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+
+
+async def test_what_a_caller_submitted_that_was_killed_before_its_commit_never_was(pg: str) -> None:
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", CALLER, pg], capture_output=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    cue = with_task(pg)
+    async with cue:
+        with psycopg.connect(pg) as connection:
+            id = await cue.submit("page", params={"number": 3}, connection=connection)
+        cue.wake()
+        assert await cue.result(id, timeout=60) == 3
+        assert await cue.get("never") is None
 
 
 # --- What is refused ------------------------------------------------------------------------------
