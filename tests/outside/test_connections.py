@@ -276,13 +276,24 @@ async def test_a_library_that_may_lose_commits_is_refused(
 
 async def test_who_may_not_insert_is_told_what_to_grant(pg: str) -> None:
     cue = with_task(pg)
-    await cue.count()
-    with psycopg.connect(pg) as connection:
-        connection.execute("CREATE ROLE nobody_here")
-        connection.execute("SET ROLE nobody_here")
-        await refused(cue, connection, StoreError, "may not submit to .* INSERT on the table submissions")
-        connection.rollback()
-    await cue.close()
+    async with cue:
+        await cue.count()
+        with psycopg.connect(pg) as connection:
+            connection.execute("CREATE ROLE clerk")
+            connection.execute("GRANT USAGE ON SCHEMA runcue TO clerk")
+            connection.execute("SAVEPOINT before")
+            connection.execute("SET ROLE clerk")
+            await refused(cue, connection, StoreError, "may not submit to .* INSERT on the table submissions")
+            connection.execute("ROLLBACK TO SAVEPOINT before")
+            connection.execute("GRANT INSERT ON runcue.submissions TO clerk")
+            connection.execute("GRANT SELECT ON runcue.head TO clerk")
+            connection.execute("SET ROLE clerk")
+            id = await cue.submit("page", params={"number": 3}, connection=connection)
+            connection.execute("RESET ROLE")
+            connection.execute("DROP OWNED BY clerk")
+            connection.execute("DROP ROLE clerk")
+        cue.wake()
+        assert await cue.result(id, timeout=60) == 3
 
 
 async def test_a_mistake_of_the_driver_is_its_own_error(pg: str) -> None:

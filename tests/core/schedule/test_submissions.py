@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from runcue.core.model.record import WorkState
+from runcue.core.model.record import WorkState, view
 from runcue.core.model.retry import Retry
 from runcue.core.model.settings import Rule
 from runcue.core.schedule.plan import Cancel, Look, Post, Revive, Submission, Submit
@@ -91,9 +91,23 @@ def test_a_unit_of_an_unknown_task_waits_until_somebody_declares_it() -> None:
     one.turn()
     assert one.state("a") == "pending"
     assert one.why("a").reason == "unknown_task"
+    assert view(one.record("a")).services == ()
     other.rules = {"task": Rule(Retry()), "later": Rule(Retry(), services=("api",))}
     other.turn()
     assert other.started == ["a"]
+
+
+def test_a_unit_whose_services_came_with_its_task_throttles_them() -> None:
+    shared, one, other = two(serving=("two",))
+    insert(shared, outside(one, "a", task="later", services=(), is_settled=False))
+    one.turn()
+    other.rules = {"task": Rule(Retry()), "later": Rule(Retry(), services=("api",))}
+    other.turn()
+    other.fail("a", "throttled", after=5.0)
+    other.submit("b")
+    assert other.started == []
+    other.after(5.0)
+    assert sorted(other.started) == ["a", "b"]
 
 
 def test_a_unit_of_an_unknown_task_does_not_start_without_the_services_that_its_task_would_choose() -> None:

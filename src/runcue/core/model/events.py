@@ -161,6 +161,6 @@ def make_event(seq: int, news: News) -> Event:
     result = record.result if type == "completed" else None
     error = record.error if type in ("failed", "cancelled") else None
     duration = data.get("duration", None if began is None or ended is None else ended - began)
-    service = data.get("service") or (record.services[0] if record.spec.services else None)
+    service = data.get("service") or next(iter(record.services), None)
     return Event(type, seq, at, record.id, record.spec.task, attempt, is_final(draft), result, error,
                  data.get("will_retry"), duration, service, data, record.spec.group)  # fmt: skip

@@ -22,6 +22,9 @@ from runcue.core.model.parse import decode_params
 from runcue.core.model.retry import Retry
 from runcue.core.model.state import is_pattern
 
+UNSETTLED = ("#unsettled",)
+"""The services of a unit from outside whose task nobody had declared. They are replaced by those of the task; where
+each unit of the task has its own, this one has none that exists, and does not start."""
 HISTORY_KEPT = 100
 """How many failed attempts of a unit are remembered."""
 
@@ -206,10 +209,10 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def services(self) -> tuple[str, ...]:
-        """The services it uses, with the chosen one instead of a pattern."""
+        """The services it uses, as far as they are known, with the chosen one instead of a pattern."""
         services = self.spec.services
         if self.chosen is None:
-            return services
+            return services if services != UNSETTLED else ()
         return tuple(self.chosen if is_pattern(name) else name for name in services)
 
 

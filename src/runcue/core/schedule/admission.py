@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from runcue.core.ledger.ledger import Ledger
 from runcue.core.model.failure import describe
 from runcue.core.model.parse import decode_params
-from runcue.core.model.record import Spec, WorkState
+from runcue.core.model.record import UNSETTLED, Spec, WorkState
 from runcue.core.schedule.duplicates import Duplicates
 from runcue.core.schedule.graph import find_cycle
 from runcue.core.schedule.outcome import cancel, fail_for, join
@@ -22,9 +22,6 @@ from runcue.core.schedule.plan import NO_ANSWER, Cancel, ReadRequest, Submission
 from runcue.errors import DependencyCycle, DuplicateWork, QueueFull, SubmitError, UnknownService, quoted
 
 NEARLY_FULL = 0.8
-UNSETTLED = ("#unsettled",)
-"""The services of a unit whose task nobody has declared yet. They are replaced by those of the task; where each unit
-of the task has its own, this one has none that exists, and does not start."""
 CHOOSES = (
     "Task {} chooses the services of each unit: submit it with cue.submit(…, connection=…), which knows how."
 )

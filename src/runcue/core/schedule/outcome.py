@@ -346,7 +346,9 @@ def _pause(ledger: Ledger, record: Record, failure: Failure, throttled_for: floa
     now = ledger.turn.now
     after = None if failure.after is None else max(SHORTEST_PAUSE, failure.after)
     find = ledger.ready.services.find
-    names = (*filter(None, (failure.service,)), *record.services)
+    rule = ledger.lanes.rule_of(record.spec.task)
+    services = record.services or rule.services or ()
+    names = (*filter(None, (failure.service,)), *services)
     known = (find(name) for name in names)
     service = next((one for one in known if one is not None and not isinstance(one, Group)), None)
     if service is None:
@@ -358,7 +360,7 @@ def _pause(ledger: Ledger, record: Record, failure: Failure, throttled_for: floa
     ledger.notices.changed(service)
     ledger.ready.wake_service(service, until)
     ledger.notices.throttled(service, until, failure.message)
-    uses = (*record.services, *ledger.lanes.rule_of(record.spec.task).implicit)
+    uses = (*services, *rule.implicit)
     return None if service.name in uses else until
 
 
