@@ -11,6 +11,8 @@ from typing import Final
 
 ON_WINDOWS: Final = {
     "tests/stores/presence/test_presence.py": "is about flock, FIFOs, pidfds and forks; test_windows.py is its twin",
+    "tests/stores/sqlite/test_disk.py": "looks for open files in /proc, and has the log synced through descriptors",
+    "tests/batch/test_interrupt.py": "sends SIGINT and SIGKILL to programs",
 }
 """By the beginning of a test's name, why it is not tried on Windows."""
 

@@ -3,7 +3,7 @@
 #
 # Makes the lab in .cache/windows if it is not there (setup.sh: about two minutes, and apt-get as root for Wine).
 # PostgreSQL is served from here, by TCP. What cannot be tried there is listed in tests/apart.py, each with its reason.
-# With `smoke` only what shows within a minute whether Windows works at all.
+# With `smoke` only what shows within minutes whether Windows works at all.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -22,8 +22,8 @@ read -r RUNCUE_TEST_PG_DSN <&"${SERVER[0]}"
 export RUNCUE_TEST_PG_DSN
 
 code=0
-for part in tests/core tests/testing tests/edge tests/engine tests/stores tests/executors tests/cli tests/batch \
-    tests/sim tests/torture; do
+for part in tests/core tests/testing tests/edge tests/engine tests/stores tests/executors/test_windows.py \
+    tests/cli/test_windows.py tests/batch tests/sim tests/torture/test_short.py; do
     echo "== $part"
     "${run[@]}" -q "$part" || code=1
 done
