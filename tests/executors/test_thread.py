@@ -15,7 +15,7 @@ from runcue.host.clock import SystemClock
 
 def test_a_thread_that_could_not_be_started_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     work: Any = SimpleNamespace(cancelled=False)
-    task: Any = SimpleNamespace(handler=lambda work: "done")
+    task: Any = SimpleNamespace(call=lambda work: "done")
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -5,19 +5,20 @@ Models are known by what they can do (`model_dump`, `model_validate_json`); no l
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+
+MARKS: Final = ("__dataclass_fields__", "__attrs_attrs__", "model_dump")
+"""What the classes of dataclasses, of attrs and of pydantic models have."""
 
 
 def is_model(value: Any) -> bool:
     """True for a dataclass, a Struct, an attrs class and a pydantic model."""
     kind = type(value)
-    is_class = dataclasses.is_dataclass(kind) or isinstance(value, msgspec.Struct)
-    return is_class or hasattr(kind, "__attrs_attrs__") or hasattr(kind, "model_dump")
+    return isinstance(value, msgspec.Struct) or any(hasattr(kind, name) for name in MARKS)
 
 
 def fields(value: Any) -> Sequence[str]:
@@ -25,10 +26,11 @@ def fields(value: Any) -> Sequence[str]:
     if isinstance(value, msgspec.Struct):
         return value.__struct_fields__
     kind = type(value)
-    declared = (
-        dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else getattr(kind, "__attrs_attrs__", ())
-    )
-    return [one.name for one in declared]
+    if not hasattr(kind, "__dataclass_fields__"):
+        return [one.name for one in getattr(kind, "__attrs_attrs__", ())]
+    import dataclasses  # slow to import, and only who has some needs it
+
+    return [one.name for one in dataclasses.fields(kind)]
 
 
 def is_known(kind: Any) -> bool:
