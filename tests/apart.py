@@ -9,11 +9,44 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+S, F = "tests/stores/sqlite", "tests/stores/presence"
+LINKS = "makes links, or asks for modes and owners of files, which are others there"
+MOVED = "takes away or moves a file that is open, which Windows refuses"
+SLASHES = "compares paths that have slashes"
+PROC = "looks for open files in /proc"
+
 ON_WINDOWS: Final = {
     "tests/stores/presence/test_presence.py": "is about flock, FIFOs, pidfds and forks; test_windows.py is its twin",
-    "tests/stores/sqlite/test_disk.py": "looks for open files in /proc, and has the log synced through descriptors",
+    f"{F}/test_neighbours.py::test_files_that_were_taken_away_are_reported_once_and_nobody_is_lost": MOVED,
+    "tests/stores/sqlite/test_disk.py": PROC,
+    "tests/stores/sqlite/test_owner.py": LINKS,
+    "tests/stores/sqlite/test_links.py": LINKS,
+    "tests/stores/sqlite/test_health.py::test_a_queue_has_the_same_sizes_by_a_link_to_it": LINKS,
+    f"{S}/test_looking.py::test_a_look_that_stumbles_over_a_file_that_was_moved_away_says_that_it_is_gone": MOVED,
+    "tests/stores/sqlite/test_looking.py::test_an_idle_process_notices_that_its_file_is_another": MOVED,
+    "tests/stores/sqlite/test_looking.py::test_when_who_asks_is_told_of_another_file_no_turn_is_taken_on_it": MOVED,
+    "tests/stores/sqlite/test_migration.py::test_a_reader_says_in_one_line_what_to_do_with_an_old_file": SLASHES,
+    "tests/stores/sqlite/test_rescue.py::test_what_is_no_queue_is_refused_in_one_line_and_left_alone[fifo]": LINKS,
+    "tests/stores/sqlite/test_sqlite.py::test_a_turn_that_was_refused_begins_anew_and_what_is_wrong_stays_so": MOVED,
+    "tests/stores/sqlite/test_sqlite.py::test_a_worker_whose_lock_was_removed_is_not_told_so_again_and_again": MOVED,
+    "tests/stores/sqlite/test_sqlite.py::test_no_connection_is_made_to_another_file_of_the_same_name": MOVED,
+    "tests/stores/sqlite/test_sqlite.py::test_what_was_made_is_taken_back_when_opening_fails": PROC,
+    "tests/edge/test_artifacts.py::test_a_folder_that_cannot_be_synced_is_no_failure_but_a_broken_disk_is": LINKS,
+    "tests/edge/test_artifacts.py::test_a_link_stays_one_and_what_it_leads_to_is_written": LINKS,
+    "tests/edge/test_artifacts.py::test_a_link_that_leads_nowhere_does_not_exist": LINKS,
+    "tests/edge/test_artifacts.py::test_a_path_is_a_template_or_comes_from_a_function": SLASHES,
+    "tests/edge/test_artifacts.py::test_it_is_on_the_disk_before_it_has_its_name_and_its_name_is_after": LINKS,
+    "tests/edge/test_artifacts.py::test_no_path_ever_leaves_its_folder": SLASHES,
+    "tests/edge/test_artifacts.py::test_what_replaces_a_file_may_be_read_by_the_same_people": LINKS,
+    "tests/edge/test_callbacks.py": LINKS,
+    "tests/edge/test_registry.py::test_a_database_check_without_a_database_uses_the_cues_own_file": SLASHES,
+    "tests/testing/test_virtual.py::test_a_subprocess_takes_no_virtual_time_while_the_loop_is_held":
+        "starts a process on a loop that has none there",
+    "tests/engine/test_artifacts_declared.py::test_what_may_not_be_looked_at_is_not_there_and_told_once": SLASHES,
     "tests/batch/test_interrupt.py": "sends SIGINT and SIGKILL to programs",
-}
+    "tests/torture/test_short.py::test_a_soak_breaks_no_promise_and_tells_what_its_starts_cost":
+        "counts the time of the processor by the zygote",
+}  # fmt: skip
 """By the beginning of a test's name, why it is not tried on Windows."""
 
 
