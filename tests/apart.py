@@ -40,6 +40,7 @@ ON_WINDOWS: Final = {
     "tests/edge/test_artifacts.py::test_what_replaces_a_file_may_be_read_by_the_same_people": LINKS,
     "tests/edge/test_callbacks.py": LINKS,
     "tests/edge/test_registry.py::test_a_database_check_without_a_database_uses_the_cues_own_file": SLASHES,
+    "tests/core/test_encoding.py::test_a_value_comes_back_with_the_type_of_its_annotation[Path-WindowsPath": SLASHES,
     "tests/testing/test_virtual.py::test_a_subprocess_takes_no_virtual_time_while_the_loop_is_held":
         "starts a process on a loop that has none there",
     "tests/engine/test_artifacts_declared.py::test_what_may_not_be_looked_at_is_not_there_and_told_once": SLASHES,
@@ -58,4 +59,4 @@ def apart(nodeid: str) -> str:
 
 
 def _is_in(nodeid: str, name: str) -> bool:
-    return nodeid.startswith(name) and nodeid[len(name) : len(name) + 1] in {"", "/", ":", "["}
+    return nodeid.startswith(name) and nodeid[len(name) : len(name) + 1] in {"", "/", ":", "[", "("}

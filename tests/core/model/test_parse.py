@@ -3,6 +3,7 @@
 import enum
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -767,7 +768,7 @@ def test_what_comes_back_has_the_same_types_down_to_the_sign_of_zero(params: dic
 def test_importing_the_edge_does_not_load_what_only_mistakes_need() -> None:
     slow = {"difflib", "hashlib", "traceback", "email.utils"}
     code = f"import sys, runcue.core.model.failure; print(sorted({slow} & set(sys.modules)))"
-    path = ":".join(sys.path)
+    path = os.pathsep.join(sys.path)
     done = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
     )

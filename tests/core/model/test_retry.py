@@ -1,6 +1,7 @@
 """How often work is tried and how long it waits in between."""
 
 import math
+import os
 import subprocess
 import sys
 from datetime import timedelta
@@ -254,7 +255,7 @@ def test_jitter_is_the_same_in_every_process() -> None:
     answers = {
         subprocess.run(
             [sys.executable, "-c", code],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             text=True,
             check=True,
