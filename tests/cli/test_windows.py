@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -49,7 +51,7 @@ def test_a_worker_that_dies_is_replaced(queuectl: Run, home: Path) -> None:
     queuectl("worker", "start", "--detach")
     try:
         [line] = queuectl("worker", "list").stdout.splitlines()
-        subprocess.run(["taskkill", "/F", "/PID", line.split()[1]], check=True, capture_output=True)
+        os.kill(int(line.split()[1]), signal.SIGTERM)  # which is TerminateProcess here
         until_sync(lambda: "Another one starts" in (home / "worker.log").read_text())
         until_sync(lambda: line.split()[0] not in queuectl("worker", "list").stdout)
     finally:
