@@ -279,7 +279,8 @@ def encode_params(params: object, limit: int) -> bytes:
     """Turn params into the JSON that is stored, at most `limit` bytes, and make sure that nothing is lost."""
     if params is None:
         return b"{}"
-    params = params_dict(params)
+    if type(params) is not dict:
+        params = params_dict(params)
     if not params:
         return b"{}"
     try:  # the fast path: encode, decode and compare; if that fails, the slow walk finds out why
@@ -311,7 +312,7 @@ def check_size(data: bytes, limit: int) -> None:
 
 def params_dict(params: object) -> dict[Any, Any]:
     """Make sure that params are a dict, or a model that becomes one."""
-    if foreign.is_model(params):
+    if not isinstance(params, dict) and foreign.is_model(params):
         params = msgspec.to_builtins(params, str_keys=True, enc_hook=foreign.encoded)
     if not isinstance(params, dict):
         raise InvalidParams("params", f"must be a dict, not {_kind(params)}. {JSON_FORMS}")
