@@ -149,7 +149,8 @@ class Parameters:
         if type(params) is not dict:
             params = parse.params_dict(params)
         try:
-            params = self._with_sorted_sets(params)
+            if self._with_sets or self._rest_has_sets:
+                params = self._with_sorted_sets(params)
             data = encoding.encode(params)
             self._check(data)
             if self._rest_codec is not None:
@@ -182,8 +183,6 @@ class Parameters:
         return parse.decode_params(encoding.encode(self._with_sorted_sets(values)))
 
     def _with_sorted_sets(self, params: dict[str, Any]) -> dict[str, Any]:
-        if not self._with_sets and not self._rest_has_sets:
-            return params
         return {
             name: encoding.with_sorted_sets(value)
             if name in self._with_sets or (self._rest_has_sets and name not in self.names)

@@ -90,9 +90,9 @@ def encode(value: Any, root: str = "params") -> bytes:
     """A value of any supported type as JSON; errors call it `root`."""
     data = _encode(value)
     if (
-        _long_number(data)
+        data.translate(_AS_ZEROS).find(LONG_NUMBER) >= 0
         or (len(data) > 2 * parse.DEEPEST and data.count(b"[") + data.count(b"{") > parse.DEEPEST)
-        or (b"null" in data and _not_finite(_pack(value)))
+        or (data.find(b"null") >= 0 and _not_finite(_pack(value)))
     ):
         parse.refuse_lossy(msgspec.to_builtins(value, str_keys=True, enc_hook=foreign.encoded), root)
     return data
@@ -202,8 +202,10 @@ _encode: Callable[[Any], bytes] = msgspec.json.Encoder(enc_hook=foreign.encoded)
 _pack: Callable[[Any], bytes] = msgspec.msgpack.Encoder(enc_hook=foreign.encoded).encode
 _not_finite = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]").search
 """Finds what may be NaN or infinite in a packed value: the JSON encoder writes null for both."""
-_long_number = re.compile(rb"\d{19}").search
-"""Finds what may be a whole number of more than 64 bits."""
+_AS_ZEROS: Final = bytes.maketrans(b"123456789", b"000000000")
+LONG_NUMBER: Final = b"0" * 19
+"""What may be a whole number of more than 64 bits, once all digits are zeros: to look for that takes a third of the
+time of a regular expression."""
 _decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
 
 
