@@ -36,7 +36,7 @@ def shown(value: float, unit: str) -> str:
 def table(name: str, what: str, lines: list[Line], quick: bool) -> str:
     """One measure as text; a tiny run shows the goals and judges nothing."""
     told = [line for line in lines if not line.is_detail]
-    width = max(34, *(len(line.name) for line in told))
+    width = max([34, *(len(line.name) for line in told)])
     rows = [
         f"{name if line is told[0] else '':9} {line.name:{width}} {shown(line.value, line.unit):>17}  "
         f"{line.goal:15} {VERDICTS[None if quick else line.passed]:5} {line.note}".rstrip()

@@ -49,6 +49,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_measure_gives_figures_and_says_what_it_timed(name: str) -> None:
     done = bench(name, "--quick", "--json")
     assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, "a process of this measure has failed"
     [found] = json.loads(done.stdout)["measures"]
     assert found["measure"] == name
     assert found["what"].startswith(("Timed: ", "Measured: ", "Counted: "))

@@ -65,7 +65,7 @@ async def _runcue(where: str, run: Run | None) -> AsyncIterator[Submit]:
     cue.service("outside", concurrent=PLENTY)
 
     @cue.task("work", uses="outside")
-    async def work(unit: Any) -> None:
+    async def run_one(work: Any) -> None:
         assert run is not None
         await run()
 

@@ -72,6 +72,7 @@ class Troubled(Round):
     """A round in which nobody is killed but something happens to the server, over and over while work goes on."""
 
     expected = ("StoreError(", "StorageBusy(")
+    away = "cannot be reached"
 
     def __init__(self, herd: Herd, folder: Path, url: str, trouble: Callable[[], None]) -> None:
         plan = Plan(1, workers=2, submitters=2, kills=0, calls=60)

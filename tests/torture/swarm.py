@@ -204,6 +204,8 @@ class Round:
 
     expected: tuple[str, ...] = ()
     """How errors begin that callers may get, since their storage is made to fail."""
+    away: str = ""
+    """What the error says that a newcomer ends with when its storage is made to go away."""
 
     def __init__(self, herd: Herd | spawner.Herd, folder: Path, plan: Plan, site: Site | None = None) -> None:
         self.plan = plan
@@ -384,12 +386,16 @@ class Round:
         self.log.write("info", "death", t=t, target=actor, after=message["after"], clean=is_clean)
         if how == "killed":
             self.kills += 1
-        elif not is_clean and how != "told":
+        elif not is_clean and how != "told" and not self._found_nothing_to_open(actor):
             self.broken.append(f"{actor} ended with {how}: {self._last_words(actor)}")
         if is_ending or (is_clean and not self.plan.kills):
             return
         delay = self.random.choice((0.0, 0.0, 0.1, 0.3)) if self.plan.kills else 0.0
         self.due.append((t + delay, role))
+
+    def _found_nothing_to_open(self, actor: str) -> bool:
+        """True when the storage is made to go away, and was away when that process came to open the queue."""
+        return bool(self.away) and self.away in self._last_words(actor)
 
     def _last_words(self, actor: str) -> str:
         file = self.histories / ERRORS
