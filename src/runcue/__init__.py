@@ -37,6 +37,7 @@ _HOMES = {
     "runcue.instrument.logging": ["JsonFormatter"],
     "runcue.api.group": ["Group"],
     "runcue.core.model.group": ["GroupCounts"],
+    "runcue.core.model.schedule": ["ScheduleInfo"],
     "runcue.core.model.record": ["Attempt", "PriorityContext", "Work", "WorkState"],
     "runcue.models": ["WorkUnit"],
     "runcue.engine.running": ["RunningWork", "current"],
@@ -95,6 +96,8 @@ __all__ = [
     "RetryLater",
     "RuncueError",
     "RunningWork",
+    "ScheduleConflict",
+    "ScheduleInfo",
     "SchemaTooNew",
     "Snooze",
     "StorageBusy",
@@ -108,6 +111,7 @@ __all__ = [
     "Unique",
     "Unit",
     "UnknownOption",
+    "UnknownSchedule",
     "UnknownService",
     "UnknownTask",
     "Unreachable",
@@ -168,6 +172,7 @@ if TYPE_CHECKING:
     from runcue.core.model.group import GroupCounts
     from runcue.core.model.record import Attempt, PriorityContext, Work, WorkState
     from runcue.core.model.retry import Retry
+    from runcue.core.model.schedule import ScheduleInfo
     from runcue.core.views.explain import Explanation
     from runcue.core.views.forecast import Forecast
     from runcue.declare.callbacks import (
@@ -199,6 +204,7 @@ if TYPE_CHECKING:
         ResourceFailed,
         RetryLater,
         RuncueError,
+        ScheduleConflict,
         SchemaTooNew,
         Snooze,
         StorageBusy,
@@ -209,6 +215,7 @@ if TYPE_CHECKING:
         StoreError,
         SubmitError,
         UnknownOption,
+        UnknownSchedule,
         UnknownService,
         UnknownTask,
         Unreachable,

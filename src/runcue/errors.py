@@ -108,6 +108,26 @@ class UnknownService(ConfigError):
         super().__init__(f"Unknown service: {quoted(name)}. {advice}")
 
 
+class UnknownSchedule(RuncueError, LookupError):
+    """Says that there is no schedule of this name."""
+
+    def __init__(self, name: object, known: Iterable[str] = ()) -> None:
+        self.name, self.known = name, tuple(known)
+        there = f" There are: {listed(self.known)}.{nearest(name, self.known)}" if self.known else ""
+        super().__init__(f"There is no schedule {quoted(name)}.{there}")
+
+
+class ScheduleConflict(ConfigError):
+    """Says that the name of a schedule belongs to one that a program declares in its code."""
+
+    def __init__(self, name: str, source: str | None, task: str) -> None:
+        self.name, self.source, self.task = name, source, task
+        super().__init__(
+            f"Schedule {quoted(name)} is declared by {source}, for task {quoted(task)}. Choose another name, or "
+            "change it there."
+        )
+
+
 class InvalidRate(ConfigError):
     """Says that a rate cannot be read, or names a unit of time that does not exist."""
 

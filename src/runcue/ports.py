@@ -17,6 +17,7 @@ from runcue.core.model.events import EVERY_EVENT, EventFilter, Passage
 from runcue.core.model.group import GroupCounts
 from runcue.core.model.record import Record, WorkState
 from runcue.core.model.retry import Retry
+from runcue.core.model.schedule import Schedule
 from runcue.core.model.state import Head, Worker
 from runcue.core.schedule.plan import Changes, Item, Plan, Post, ReadRequest, ReadResult, TurnReader
 from runcue.core.views.query import Query
@@ -156,6 +157,10 @@ class Store(Protocol):
 
     async def config(self) -> dict[str, str]:
         """The texts that the application stores with its queue."""
+        ...
+
+    async def schedules(self) -> list[Schedule]:
+        """All schedules, by name."""
         ...
 
     def stored_result(self, result: Any) -> Any:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from runcue.api import connections
-from runcue.core.schedule.plan import Cancel, Revive
+from runcue.core.model.record import WorkState
+from runcue.core.schedule.plan import Cancel, Purge, Revive
 from runcue.declare import arguments
 from runcue.errors import SubmitError
 from runcue.stores.sql.submissions import CANCEL, RETRY, change_row
 
 if TYPE_CHECKING:
     from runcue.api.wiring import System
+
+SOME: Final = 1000
+"""How many units are deleted in one turn."""
 
 
 async def cancel(system: System, work_id: str | None, cascade: bool, which: Mapping[str, Any]) -> int:
@@ -33,6 +37,16 @@ async def retry(system: System, work_id: str | None, cascade: bool, which: Mappi
         query = arguments.some_units("retry", work_id, **which)
         return await system.queries.retry(query, cascade=cascade)
     return bool(await system.engine.request(Revive(arguments.work_id(work_id), cascade)))
+
+
+async def purge_dead(system: System, task: str | None) -> int:
+    """Delete all failed units, or those of a task, without a trace; how many they were."""
+    count = 0
+    most = (await system.engine.counts())[WorkState.FAILED]  # others may go on failing
+    query = arguments.query(WorkState.FAILED, task, SOME)
+    while count < most and (ids := [record.id for record in await system.store.find(query)]):
+        count += await system.engine.request(Purge(ids))
+    return count
 
 
 async def _changed_on(

@@ -9,15 +9,24 @@ import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar, Unpack, overload
-
-from msgspec.structs import replace
+from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from runcue.api import changes, mapping
 from runcue.api.functions import Submitter, attached
 from runcue.api.group import Group
 from runcue.api.handle import Handle, Handles
-from runcue.api.signature import CueOptions, Duration, RateValue, SubmitOptions, TaskOptions, Where, Which
+from runcue.api.schedules import Schedules, scheduled
+from runcue.api.signature import (
+    CueOptions,
+    DeclaredSchedule,
+    Duration,
+    RateValue,
+    ScheduleOptions,
+    SubmitOptions,
+    TaskOptions,
+    Where,
+    Which,
+)
 from runcue.api.submission import submit_many, submit_one
 from runcue.api.sync import Sync
 from runcue.api.wiring import System, file_of, opened
@@ -59,9 +68,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("runcue")
 
-SOME = 1000
-"""How many units are deleted in one turn."""
-
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -83,6 +89,7 @@ class Cue:
         self._is_closed = False
         self.sync = Sync(self)
         self._handles = Handles(self)
+        self.schedules = Schedules(self._registry, self._open)
 
     # registration -----------------------------------------------------------------------------------------
 
@@ -103,18 +110,10 @@ class Cue:
     ) -> None:
         """Declare a service and its limits; declaring it again changes them at once."""
         declared = self._registry.service(
-            name,
-            rate=rate,
-            concurrent=concurrent,
-            circuit_threshold=circuit_threshold,
-            circuit_timeout=circuit_timeout,
-            per=per,
-            total=total,
-            rate_limit=rate_limit,
-            rate_window=rate_window,
-            max_concurrent=max_concurrent,
-            **quantities,
-        )
+            name, rate=rate, concurrent=concurrent, circuit_threshold=circuit_threshold,
+            circuit_timeout=circuit_timeout, per=per, total=total, rate_limit=rate_limit, rate_window=rate_window,
+            max_concurrent=max_concurrent, **quantities,
+        )  # fmt: skip
         if self._system is not None:
             self._system.engine.inbox.put_threadsafe(Declare(declared))
 
@@ -130,7 +129,6 @@ class Cue:
     def task(self, name: str | None = None, **options: Unpack[TaskOptions]) -> Registering: ...
     def task(self, name: Any = None, **options: Any) -> Any:
         """Register a handler: `@cue.task("extract", uses="openai", retry=3, timeout=60)`, or plain `@cue.task`."""
-
         made = self._registry.task(name, **options)
         if not isinstance(name, str) and callable(name):
             return attached(name, Submitter(self, own_name(name)))
@@ -143,6 +141,18 @@ class Cue:
     def resource(self, function: F) -> F:
         """Register a function that makes what handlers share, such as a database's connections."""
         return self._registry.resource(function)
+
+    def every(self, every: Duration, **options: Unpack[DeclaredSchedule]) -> Registering:
+        """Submit a function every so often: `@cue.every("5m")`, above `@cue.task` or instead of it."""
+        return cast(
+            "Registering", scheduled(self, self._registry, {"every": every, **options}, lambda: self._system)
+        )
+
+    def cron(self, cron: str, **options: Unpack[DeclaredSchedule]) -> Registering:
+        """Submit a function at times of the day: `@cue.cron("0 3 * * 1-5", tz="Europe/Zurich")`."""
+        return cast(
+            "Registering", scheduled(self, self._registry, {"cron": cron, **options}, lambda: self._system)
+        )
 
     def get_task(self, name: str) -> Task:
         """The task that is registered under a name."""
@@ -242,6 +252,20 @@ class Cue:
         """Submit many units at once, all or none: dicts of `submit`'s arguments. Returns the ids in order."""
         return self._handles.of(*await submit_many(self._open("submit"), self._registry, items, connection))
 
+    async def schedule(
+        self, name: str, task: str | Callable[..., Any], **options: Unpack[ScheduleOptions]
+    ) -> None:
+        """Submit units of a task at moments: `every="5m"` or `cron="0 3 * * *"`, with `submit`'s options."""
+        await self.schedules.add(name, task, options)
+
+    async def unschedule(self, name: str) -> bool:
+        """Delete a schedule; True when there was one. One that code declares comes back when its program starts."""
+        return await self.schedules.remove(name)
+
+    async def run_now(self, name: str) -> Handle[Any]:
+        """Submit a unit of a schedule now, whatever its slots, and return its id."""
+        return self._handles.known(await self.schedules.run_now(name))
+
     async def get(self, work_id: str) -> Work | None:
         """One unit as it stands, or None when the id is unknown or no longer kept."""
         work_id = arguments.work_id(work_id)
@@ -262,10 +286,8 @@ class Cue:
         The next page is what comes `before` the last id of this one.
         """
         query = arguments.query(state, task, limit, **where)
-        system = self._open("list")
-        if before is not None:
-            query = replace(query, before=await system.queries.number_of(arguments.work_id(before)))
-        return [self._registry.view(record) for record in await system.store.find(query)]
+        found = await self._open("list").queries.find(query, arguments.work_id(before) if before else None)
+        return [self._registry.view(record) for record in found]
 
     async def dead(self, task: str | None = None, limit: int = 100) -> builtins.list[Work]:
         """The dead letters: units that failed for good, newest first."""
@@ -322,11 +344,7 @@ class Cue:
 
     async def purge_dead(self, task: str | None = None) -> int:
         """Delete all dead letters and return how many there were."""
-        engine, count = self._open("purge").engine, 0
-        most = (await engine.counts())[WorkState.FAILED]  # others may go on failing
-        while count < most and (ids := [work.id for work in await self.dead(task, SOME)]):
-            count += await engine.request(Purge(ids))
-        return count
+        return await changes.purge_dead(self._open("purge"), task)
 
     async def wait(self, work_id: str, timeout: Duration | None = None) -> Work:
         """Wait until a unit has ended, in whatever state, and return it."""

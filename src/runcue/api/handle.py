@@ -54,6 +54,11 @@ class Handles:
         self._new = type("Handle", (Handle,), {"__slots__": (), "__doc__": Handle.__doc__, "_cue": cue})
         self._duplicate = type("Handle", (self._new,), {"__slots__": (), "is_duplicate": True})
 
+    def known(self, id: str) -> Handle[Any]:
+        """The handle of a unit that exists."""
+        handle: Handle[Any] = self._new(id)
+        return handle
+
     def of(self, ids: list[str], specs: list[Spec]) -> list[Handle[Any]]:
         """The handles of units, from the ids that the queue gave for these submissions."""
         new, duplicate = self._new, self._duplicate

@@ -131,6 +131,33 @@ class SubmitOptions(PlainOptions, total=False):
     task_type: str | None
 
 
+class DeclaredSchedule(PlainOptions, total=False):
+    """What `@cue.every` and `@cue.cron` take besides the interval or the cron expression."""
+
+    name: str
+    tz: str | None
+    start: float | datetime | str | None
+    until: float | datetime | str | None
+    jitter: Duration | None
+    overlap: str
+    missed: str
+    params: dict[str, Any] | AnyDataclass | AnyModel | msgspec.Struct | None
+
+
+class ScheduleOptions(PlainOptions, total=False):
+    """What `schedule()` takes besides its name and the task."""
+
+    every: Duration | None
+    cron: str | None
+    tz: str | None
+    start: float | datetime | str | None
+    until: float | datetime | str | None
+    jitter: Duration | None
+    overlap: str
+    missed: str
+    params: dict[str, Any] | AnyDataclass | AnyModel | msgspec.Struct | None
+
+
 class Where(TypedDict, total=False):
     """Which units are meant, besides their state and task."""
 

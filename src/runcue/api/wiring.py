@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -19,7 +19,7 @@ from runcue.core.ledger.fleet import HERE
 from runcue.core.limits.headers import asked
 from runcue.core.limits.service import Limits
 from runcue.core.model.failure import describe
-from runcue.core.schedule.plan import Declare, Hello, Look, Lost, Plan, Tell, Verdicts
+from runcue.core.schedule.plan import Declare, DeclareSchedules, Hello, Look, Lost, Plan, Tell, Verdicts
 from runcue.core.schedule.scheduler import Scheduler
 from runcue.core.views.explain import OWN_POOL, POOL, THREADS
 from runcue.declare.arguments import NEEDS_PSYCOPG
@@ -37,6 +37,7 @@ from runcue.executors.coroutine import CoroutineExecutor
 from runcue.executors.system import processes
 from runcue.executors.thread import ThreadExecutor
 from runcue.host.address import is_postgres
+from runcue.host.calendar import SystemCalendar
 from runcue.host.clock import SystemClock
 from runcue.instrument.logging import log_events
 from runcue.ports import Clock, Entering, Executor, InlineStore, Observer, Registered, SharedStore
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from runcue.declare.options import Options
     from runcue.stores.sql.store import SqlStore
 
+CALENDAR: Final = SystemCalendar()
 LAST_DIGITS = [f"{number:02x}" for number in range(256)]
 """Formatted once: to format a number costs more than the rest of an id."""
 
@@ -111,8 +113,9 @@ def _scheduler(registry: Registry, worker: str, *, is_shared: bool) -> Scheduler
     settings = options.settings()
     if is_shared:
         settings = replace(settings, keep_finished=None)
-        return Scheduler(settings, {}, worker, is_shared=True)  # the store has the rules of all programs
-    scheduler = Scheduler(settings, registry.rules, worker)
+        # The store has the rules of all programs.
+        return Scheduler(settings, {}, worker, is_shared=True, calendar=CALENDAR)
+    scheduler = Scheduler(settings, registry.rules, worker, calendar=CALENDAR)
     for name, most in _own_limits(registry).items():
         scheduler.declare(Limits(name, most))
     return scheduler
@@ -302,6 +305,8 @@ class System:
         )
         for limits in registry.services.values():
             self.engine.inbox.put(Declare(limits, is_quiet=True))
+        if registry.schedules:
+            self.engine.inbox.put(DeclareSchedules(registry.schedules.read(self.clock.wall())))
         if self._shared is not None:
             try:
                 self._shared.listen(
@@ -351,6 +356,8 @@ class System:
 
     def start(self, queues: frozenset[str] | None) -> None:
         """Start units from now on, and watch the loop (not on virtual time)."""
+        if self._shared is not None and not self.engine.was_started and self._registry.tasks:
+            self.engine.inbox.put(DeclareSchedules([], self._registry.schedules.by_module()))
         self.engine.start(queues)
         if self._watchdog is None and not hasattr(self.loop, "hold"):
             self._watchdog = watched(self.loop, self._running_code)

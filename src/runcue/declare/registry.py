@@ -40,6 +40,7 @@ from runcue.declare.callbacks import DatabaseCheck
 from runcue.declare.options import Options, choice, command, or_none, pause, span
 from runcue.declare.parameters import Call, parameters_of
 from runcue.declare.resources import HANDED_IN, resource_of
+from runcue.declare.schedules import Schedules
 from runcue.declare.service_choice import (
     cost_of,
     picked,
@@ -110,6 +111,8 @@ class Registry:
         self.services: dict[str, Limits] = {}
         self.keys: dict[str, KeyOf] = {}
         """What `per=` says of each service that has keys."""
+        self.schedules = Schedules(self)
+        """What the code of this program submits at moments."""
         self.rules: dict[str, Rule] = {}
         self.callbacks: dict[str, Callable[..., Any]] = {}
         self.middleware: list[Callable[..., Any]] = []

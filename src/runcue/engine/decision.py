@@ -10,6 +10,7 @@ from runcue.core.schedule.gates import Allowance, Questions
 from runcue.core.schedule.plan import (
     Charge,
     Declare,
+    DeclareSchedules,
     Ended,
     Entered,
     Hello,
@@ -25,7 +26,7 @@ from runcue.core.schedule.plan import (
 from runcue.core.schedule.scheduler import Scheduler
 from runcue.ports import Turn
 
-MUST_BE_KEPT = (Outcome, Ended, Entered, Declare, Serve, Lost, Charge, Hello, Missed)
+MUST_BE_KEPT = (Outcome, Ended, Entered, Declare, DeclareSchedules, Serve, Lost, Charge, Hello, Missed)
 """Items that report facts: if a turn fails, the next one has to take them."""
 Ask = Callable[[Scheduler, Turn], None]
 

@@ -309,9 +309,11 @@ class Queries:
 
         return await self._engine.look(look)
 
-    async def number_of(self, work_id: str) -> int:
-        """The number of a unit in the order of submission."""
-        return (await self.record(work_id)).seq
+    async def find(self, query: Query, before: str | None) -> list[Record]:
+        """The records that a query asks for, newest first; those before that unit, if one is named."""
+        if before is not None:
+            query = replace(query, before=(await self.record(before)).seq)
+        return await self._store.find(query)
 
     async def dependents(self, work_id: str, limit: int) -> list[Record]:
         """The units that depend on a unit, in the order of their submission."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 
 from runcue.core.model.group import GroupCounts
 from runcue.core.model.record import Record, WorkState
+from runcue.core.model.schedule import Schedule
 from runcue.core.schedule.plan import Changes, Plan, Post, ReadRequest, ReadResult, TurnReader
 from runcue.core.views.query import Query, Tag, by_task, marks_of
 from runcue.ports import Clock, Decide, Outgoing, Received, Takeover
@@ -54,6 +55,7 @@ class MemoryStore:
         self._config: dict[str, str] = {}
         self._tagged: dict[Tag, dict[str, None]] = {}  # ids, in the order they came
         self._groups: dict[str, GroupCounts] = {}
+        self._schedules: dict[str, Schedule] = {}
         self._take_in: Callable[[], None] = lambda: None
 
     def read_after(self, take_in: Callable[[], None]) -> None:
@@ -153,6 +155,11 @@ class MemoryStore:
         """The application's own settings, stored with its queue."""
         return dict(self._config)
 
+    async def schedules(self) -> list[Schedule]:
+        """All schedules, by name."""
+        self._take_in()
+        return [self._schedules[name] for name in sorted(self._schedules)]
+
     def stored_result(self, result: Any) -> Any:
         """Anything can be kept as it is."""
         return result
@@ -167,6 +174,7 @@ class MemoryStore:
         self._config.clear()
         self._tagged.clear()
         self._groups.clear()
+        self._schedules.clear()
 
     def _commit(self, plan: Plan) -> None:
         records = self._records
@@ -193,20 +201,13 @@ class MemoryStore:
                     _drop(self._tagged, mark, work_id)
         for work_id in plan.tagged:
             self._note_tags(records[work_id], is_newest=work_id in plan.revived)
-        for name, counts in plan.groups.items():
-            if counts is None:
-                self._groups.pop(name, None)
-            else:
-                self._groups[name] = counts
+        _update(self._groups, plan.groups)
         for work_id in plan.forget:
             record = self._delete(work_id)
             if record.state is not WorkState.COMPLETED or record.spec.is_named:
                 self._forgotten[work_id] = record.state
-        for name, value in plan.config.items():
-            if value is None:
-                self._config.pop(name, None)
-            else:
-                self._config[name] = value
+        _update(self._config, plan.config)
+        _update(self._schedules, plan.schedules)
 
     def _delete(self, work_id: str) -> Record:
         record = self._records.pop(work_id)
@@ -227,6 +228,15 @@ class MemoryStore:
             if is_newest:
                 ids.pop(record.id, None)
             ids[record.id] = None
+
+
+def _update(kept: dict[str, N], changes: Mapping[str, N | None]) -> None:
+    """Keep what has changed; None deletes."""
+    for name, value in changes.items():
+        if value is None:
+            kept.pop(name, None)
+        else:
+            kept[name] = value
 
 
 def _drop(lists: dict[N, dict[str, None]], name: N, work_id: str) -> None:

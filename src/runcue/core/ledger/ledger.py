@@ -12,6 +12,7 @@ capacity     slots that attempts take up; grants: what rates and quantities gran
 timers       units that wait for a moment; ages: the oldest pending unit
 notices      events about services
 groups       how many units of each group are in each state
+schedules    what submits units at moments, and which of them is due
 answers      replies to other processes; inherited: attempts from before this ledger
 held         pending units that may not start before the code of their last attempt has ended
 """
@@ -40,11 +41,13 @@ from runcue.core.ledger.lookups import Lookups
 from runcue.core.ledger.notices import Notices
 from runcue.core.ledger.retention import FinishedRetention
 from runcue.core.ledger.risk import Risk
+from runcue.core.ledger.schedules import Schedules
 from runcue.core.ledger.timers import BLOCKED, LATER, WALL, Timers
 from runcue.core.ledger.working_set import WorkingSet
 from runcue.core.limits.service import Service
 from runcue.core.model.lifecycle import COMPLETED, finished, move
 from runcue.core.model.record import Record, Spec, WorkState
+from runcue.core.model.schedule import NO_CALENDAR, Calendar
 from runcue.core.model.settings import Rule, Settings
 from runcue.core.schedule.gates import Gates, Questions
 from runcue.core.schedule.lane import Lane
@@ -76,10 +79,17 @@ class Ledger:
     """Moves units from one state to the next, in all parts at once."""
 
     def __init__(
-        self, settings: Settings, rules: dict[str, Rule], worker: str, *, is_shared: bool = False
+        self,
+        settings: Settings,
+        rules: dict[str, Rule],
+        worker: str,
+        *,
+        is_shared: bool = False,
+        calendar: Calendar = NO_CALENDAR,
     ) -> None:
         """`is_shared` says that other processes may use the store: not all live records are loaded."""
         self.is_shared = is_shared
+        self.calendar = calendar
         self.turn = CurrentTurn(worker)
         self.lookups = Lookups(self.turn)
         self.working = WorkingSet(self.turn, self.lookups, is_complete=not is_shared)
@@ -100,6 +110,7 @@ class Ledger:
         self.ages = Ages(self.turn, self.working, is_noted=is_noted)
         self.retention = FinishedRetention(settings.keep_finished)
         self.groups = Groups(self.turn)
+        self.schedules = Schedules(self.turn)
         self.risk = Risk(self.turn, self.working, self.place)
         self.gates: Gates | None = None
         self.held: dict[str, int] = {}

@@ -24,6 +24,10 @@ EVENTS: dict[str, str] = {
     "progress": "A handler reported how far it is.",
     "stale_completion": "An attempt that no longer counts came back; its answer was dropped.",
     "group_done": "All units of a group have ended: `completed`, `failed`, `cancelled` say how many did how.",
+    "schedule_fired": "A schedule submitted the unit of a slot, or one that was asked for by hand (no `slot`).",
+    "schedule_skipped": "A schedule left slots out, from `slot` until `until`: its last unit had not ended "
+    "(`overlap`), or nothing ran when they came (`missed`).",
+    "schedule_changed": "A schedule was added, changed, paused, resumed, removed, held back, or refused.",
     "queue_status": "How many units are in each state, every second while busy.",
     "service_status": "A service was declared or changed, or it became available or unavailable (paused, throttled, "
     "circuit).",

@@ -18,6 +18,7 @@ from runcue.core.model.events import News
 from runcue.core.model.failure import Failure
 from runcue.core.model.group import GroupCounts
 from runcue.core.model.record import Record, Spec, WorkState
+from runcue.core.model.schedule import Schedule
 from runcue.core.model.settings import Rule
 from runcue.core.model.state import NO_HEAD, Grant, Head, Quantity, ServiceState, Worker
 from runcue.core.schedule.gates import Verdict
@@ -188,6 +189,40 @@ class Pause(msgspec.Struct, eq=False):
     paused: bool
 
 
+class PutSchedule(msgspec.Struct, eq=False):
+    """Add a schedule, or change the one of that name. Answered with None, or with why the name is not to be had."""
+
+    schedule: Schedule
+
+
+class DeclareSchedules(msgspec.Struct, eq=False):
+    """Schedules that a program declares in its code."""
+
+    schedules: list[Schedule]
+    modules: dict[str, tuple[str, ...]] = {}
+    """Modules with the names of all schedules that each declares: others of theirs are deleted."""
+
+
+class Unschedule(msgspec.Struct, eq=False):
+    """Delete a schedule. Answered with True when there was one."""
+
+    name: str
+
+
+class PauseSchedule(msgspec.Struct, eq=False):
+    """Pause or resume a schedule. Answered with None, or with an error where there is none."""
+
+    name: str
+    is_paused: bool
+
+
+class RunSchedule(msgspec.Struct, eq=False):
+    """Submit a unit of a schedule now, with that id. Answered with the id, or with an error where there is none."""
+
+    name: str
+    id: str
+
+
 class Tell(msgspec.Struct, eq=False):
     """An event of the engine that is emitted in order with all others (progress, a failed callback)."""
 
@@ -228,6 +263,7 @@ class Missed(msgspec.Struct, eq=False):
 Item = (
     Submit | Withdraw | Outcome | Ended | Entered | Verdicts | Cancel | Revive | Edit | Purge | Configure | Declare
     | Adjust | Pause | Tell | Serve | Lost | Charge | Observe | Hello | Missed | Submission | Look
+    | PutSchedule | DeclareSchedules | Unschedule | PauseSchedule | RunSchedule
 )  # fmt: skip
 
 
@@ -291,6 +327,8 @@ class Changes(msgspec.Struct):
     tasks: dict[str, Rule] = msgspec.field(default_factory=dict)
     paused: frozenset[str] = frozenset()
     """All paused queues."""
+    schedules: list[Schedule] = msgspec.field(default_factory=list)
+    """All schedules."""
     watch_at: float = math.inf
     """When a unit next reaches a time limit."""
 
@@ -362,8 +400,8 @@ class Plan:
     __slots__ = ("again", "ask", "config", "dependent", "depth", "errors", "events", "finals", "foreign", "forget",
                  "grants", "groups", "has_moved_alarm", "head", "index_keys", "is_notable", "is_whole", "keyed",
                  "lost", "parts", "pressure", "purged", "queues", "rated", "records", "replies", "respecified",
-                 "retagged", "revived", "rewritten", "services", "start", "stop", "tagged", "tasks", "wake_at",
-                 "workers")  # fmt: skip
+                 "retagged", "revived", "rewritten", "schedules", "services", "start", "stop", "tagged", "tasks",
+                 "wake_at", "workers")  # fmt: skip
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -410,6 +448,8 @@ class Plan:
         self.grants: list[Grant] = []
         self.queues: dict[str, bool] = {}
         """Queues that were paused (True) or resumed (False)."""
+        self.schedules: dict[str, Schedule | None] = {}
+        """The schedules that were added or have changed; None for those that were deleted."""
         self.lost: list[str] = []
         """Dead workers whose units were all taken over."""
         self.workers: dict[str, Worker] = {}
@@ -437,7 +477,8 @@ class Plan:
         """True when there is anything in it that a store has to write."""
         return bool(
             self.records or self.events or self.grants or self.services or self.queues or self.lost or self.workers
-            or self.tasks or self.parts or self.forget or self.purged or self.config or self.has_moved_alarm
+            or self.tasks or self.parts or self.forget or self.purged or self.config or self.schedules
+            or self.has_moved_alarm
         )  # fmt: skip
 
     def part(self, worker: str) -> Plan:

@@ -21,9 +21,10 @@ from msgspec.structs import replace
 from runcue.core.ledger.ledger import Ledger
 from runcue.core.limits.service import Group, Limits
 from runcue.core.model.record import Progress, Record
+from runcue.core.model.schedule import NO_CALENDAR, Calendar
 from runcue.core.model.settings import Rule, Settings
 from runcue.core.model.state import adjusted
-from runcue.core.schedule import admission, editing, outcome, takeover, watch
+from runcue.core.schedule import admission, editing, occurrences, outcome, takeover, watch
 from runcue.core.schedule.gates import Allowance, Questions
 from runcue.core.schedule.plan import (
     NO_ANSWER,
@@ -33,6 +34,7 @@ from runcue.core.schedule.plan import (
     Charge,
     Configure,
     Declare,
+    DeclareSchedules,
     Edit,
     Ended,
     Entered,
@@ -44,17 +46,21 @@ from runcue.core.schedule.plan import (
     Observe,
     Outcome,
     Pause,
+    PauseSchedule,
     Plan,
     Post,
     Purge,
+    PutSchedule,
     ReadRequest,
     ReadResult,
     Revive,
+    RunSchedule,
     Serve,
     Submission,
     Submit,
     Tell,
     TurnReader,
+    Unschedule,
     Verdicts,
     Withdraw,
 )
@@ -70,9 +76,15 @@ class Scheduler:
     """Takes the steps of a turn. What they do is in the ledger and in the modules that change it."""
 
     def __init__(
-        self, settings: Settings, rules: dict[str, Rule], worker: str, *, is_shared: bool = False
+        self,
+        settings: Settings,
+        rules: dict[str, Rule],
+        worker: str,
+        *,
+        is_shared: bool = False,
+        calendar: Calendar = NO_CALENDAR,
     ) -> None:
-        self.ledger = Ledger(settings, rules, worker, is_shared=is_shared)
+        self.ledger = Ledger(settings, rules, worker, is_shared=is_shared, calendar=calendar)
         self._status_at = 0.0
 
     @property
@@ -138,9 +150,10 @@ class Scheduler:
         some = [
             item for item in items if type(item) in LOOKS_UP and not (type(item) is Submit and item.is_plain)
         ]
-        if not some and not ledger.waiting_submits:
+        if not some and not ledger.waiting_submits and not ledger.schedules.due():
             return NOTHING
         wanted = ReadRequest()
+        occurrences.add_needs(ledger, wanted)
         for item in (*some, *ledger.waiting_submits):
             if isinstance(item, Revive):
                 outcome.add_needs(ledger, item, wanted)
@@ -215,6 +228,7 @@ class Scheduler:
             ledger.counters.note_progress()
             ledger.place(record)
         watch.check(ledger)
+        occurrences.submit_due(ledger)
         ledger.grants.recall_starts()
         for service in ledger.ready.due(now):
             if service.breaker is not None:
@@ -289,6 +303,7 @@ class Scheduler:
     def _wakes_at(self, may_start: bool) -> float:
         ledger = self.ledger
         times = [watch.wakes_at(ledger), ledger.ready.wakes_at(), ledger.timers.next_at()]
+        times.append(ledger.schedules.next_at())
         if ledger.fleet is not None:
             times.append(ledger.fleet.wakes_at())
         if ledger.gates is not None and may_start:
@@ -400,6 +415,10 @@ REQUESTS: dict[type, Callable[[Ledger, Any], object]] = {
     Declare: _declare,
     Adjust: _adjust,
     Pause: _pause,
+    PutSchedule: occurrences.put,
+    Unschedule: occurrences.remove,
+    PauseSchedule: occurrences.pause,
+    RunSchedule: occurrences.run,
     Hello: lambda ledger, item: None,  # taken in by `greet` already
 }
 """The items that a process waits for the answer to: what they do returns the answer."""
@@ -415,6 +434,7 @@ REPORTS: dict[type, Callable[[Ledger, Any], object]] = {
     Lost: lambda ledger, item: takeover.lose(ledger, item.worker),
     Missed: lambda ledger, item: takeover.ask_again(ledger, ledger.turn.origin),
     Submission: admission.take_submission,
+    DeclareSchedules: occurrences.declare,
     Look: lambda ledger, item: None,  # the turn has taken what it announces
 }
 """The items that are not answered, apart from `Outcome`."""

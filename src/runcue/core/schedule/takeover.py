@@ -36,6 +36,7 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
     assert ledger.fleet is not None
     ledger.lanes.declare(changes.tasks)
     ledger.timers.load(changes.watch_at)
+    ledger.schedules.load(changes.schedules)
     for state in changes.services:
         _load_service(ledger, state)
     for worker in changes.workers:
@@ -68,6 +69,7 @@ def greet(ledger: Ledger, hello: Hello) -> None:
             ledger.turn.emit("task_changed", task=name)
     ledger.lanes.declare(rules)
     ledger.turn.plan.tasks.update(rules)
+    ledger.schedules.tasks_came(ledger.lanes.rules)
     if rules or tasks != {*hello.worker.tasks}:
         ledger.rearrange()
     if moved:

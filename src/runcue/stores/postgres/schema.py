@@ -282,6 +282,9 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
     """
     + FUNCTIONS,
+    """
+    CREATE TABLE schedules (name text COLLATE "C" PRIMARY KEY, body text NOT NULL) WITH (fillfactor = 50);
+    """,
 )
 
 VERSION: Final = len(MIGRATIONS)

@@ -197,6 +197,9 @@ PAUSE: Final = "INSERT INTO paused_queues VALUES ($1) ON CONFLICT DO NOTHING"
 RESUME: Final = "DELETE FROM paused_queues WHERE name = $1"
 CONFIG_DELETE: Final = "DELETE FROM config WHERE key = $1"
 CONFIG_INSERT: Final = "INSERT INTO config VALUES ($1, $2)"
+SCHEDULES: Final = "SELECT name, body FROM schedules ORDER BY name"
+SCHEDULE_UPSERT: Final = upsert_into("schedules", ("name", "body"))
+SCHEDULE_DELETE: Final = "DELETE FROM schedules WHERE name = $1"
 TASKS: Final = "SELECT name, rule FROM tasks"
 TASK_UPSERT: Final = upsert_into("tasks", ("name", "rule"))
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from runcue.core.model.events import EVERY_EVENT, EventFilter, Passage
 from runcue.core.model.group import GroupCounts
 from runcue.core.model.record import Record, WorkState
+from runcue.core.model.schedule import Schedule
 from runcue.core.model.state import Head, Worker
 from runcue.core.schedule.plan import Changes, Plan, Post, TurnReader
 from runcue.core.views.query import Query
@@ -353,6 +354,10 @@ class SqlStore:
         """How many units there were in each state so far; one that was only accepted counts as pending."""
         head = await self._read(lambda tables: tables.units.counted())
         return {state: getattr(head, state.value) for state in WorkState}
+
+    async def schedules(self) -> list[Schedule]:
+        """All schedules, by name."""
+        return await self._read(lambda tables: tables.schedules())
 
     async def config(self) -> dict[str, str]:
         """The application's own settings, stored with its queue."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from runcue.core.model.schedule import Schedule
 from runcue.core.model.state import Head
 from runcue.core.schedule.plan import Changes, Lost, Plan
 from runcue.ports import Outgoing
@@ -87,6 +88,12 @@ class Tables:
         """The queues that are paused."""
         return [str(name) for (name,) in self._session.execute(statements.PAUSED)]
 
+    def schedules(self) -> list[Schedule]:
+        """All schedules, by name; those that cannot be read are left out, and stay as they are."""
+        rows = self._session.execute(statements.SCHEDULES).fetchall()
+        read = (wire.read_schedule(name, body) for name, body in rows)
+        return [one for one in read if one is not None]
+
     def has_decided_last(self, head: Head) -> bool:
         """True for the process that took the last turn."""
         return head.revision == self.decided and head.decider == self._session.worker
@@ -101,6 +108,7 @@ class Tables:
         self.mailbox.took_over()
         changes = self.everything(self._quarantine.put_back(self.connection, head, self.records.read_row))
         changes.index_heads.update((name, self.writer.first_of(name)) for name in self._quarantine.index_keys)
+        changes.schedules = self.schedules()
         self.workers.took_over(changes.workers)
         self.writer.forget()
         return changes

@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from itertools import zip_longest
@@ -27,6 +28,7 @@ from runcue.core.model.events import EventDraft, News
 from runcue.core.model.failure import Failure
 from runcue.core.model.record import Attempt, Record, Spec
 from runcue.core.model.retry import Backoff, Retry
+from runcue.core.model.schedule import Schedule, Timing
 from runcue.core.model.settings import Questions, Rule, Settings
 from runcue.core.model.state import Limits, Quantity, Worker
 from runcue.core.schedule.plan import (
@@ -35,6 +37,7 @@ from runcue.core.schedule.plan import (
     Charge,
     Configure,
     Declare,
+    DeclareSchedules,
     Edit,
     Ended,
     Entered,
@@ -46,19 +49,25 @@ from runcue.core.schedule.plan import (
     Observe,
     Outcome,
     Pause,
+    PauseSchedule,
     Plan,
     Purge,
+    PutSchedule,
     Ref,
     Revive,
+    RunSchedule,
     Serve,
     Submit,
     Tell,
+    Unschedule,
     Verdicts,
     Withdraw,
 )
 from runcue.errors import RuncueError, StorageCorrupt, quoted
 from runcue.stores.sql import codec
 from runcue.stores.sql.columns import COLUMNS
+
+logger = logging.getLogger("runcue")
 
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 Given = list[tuple[str, int]]
@@ -80,6 +89,7 @@ class _Retry(msgspec.Struct, array_like=True, frozen=True):
     jitter: bool
 
 
+_NO_SCHEDULE: Final = Schedule("", Timing(), Spec("", "", b"", ()))
 _SPEC: Final = get_type_hints(Spec) | {"params": msgspec.Raw, "retry": _Retry | None}
 _Spec: Final = msgspec.defstruct("_Spec", [*_SPEC.items()], array_like=True, gc=False)
 _PARAMS, _RETRY = (Spec.__struct_fields__.index(name) for name in ("params", "retry"))
@@ -129,6 +139,18 @@ class _Rule(msgspec.Struct, omit_defaults=True):
 class _Hello(msgspec.Struct):
     worker: Worker
     rules: dict[str, _Rule]
+
+
+_SCHEDULE: Final = get_type_hints(Schedule) | {"spec": _Spec}
+_Schedule: Final[Any] = msgspec.defstruct("_Schedule", [
+    (name, kind, getattr(_NO_SCHEDULE, name)) if name not in {"name", "timing", "spec"} else (name, kind)
+    for name, kind in _SCHEDULE.items()
+], omit_defaults=True)  # fmt: skip
+
+
+class _Schedules(msgspec.Struct, omit_defaults=True):
+    schedules: list[_Schedule]
+    modules: dict[str, tuple[str, ...]] = {}
 
 
 NOT_GIVEN: Final = msgspec.Raw(b"null")
@@ -234,6 +256,14 @@ def _edit_in(item: _Edit) -> Edit:
     return Edit(item.id, params, services, item.cost, item.priority, item.label)
 
 
+def _schedule_out(schedule: Schedule) -> Any:
+    return _Schedule(schedule.name, schedule.timing, _spec_out(schedule.spec), *astuple(schedule)[3:])
+
+
+def _schedule_in(said: Any) -> Schedule:
+    return Schedule(said.name, said.timing, _spec_in(said.spec), *astuple(said)[3:])
+
+
 _LIMITS: Final = get_type_hints(Limits)
 
 
@@ -286,6 +316,14 @@ _OUT: Final[dict[type, tuple[str, _Out | None]]] = {
     Charge: ("charge", None),
     Observe: ("observe", None),
     Missed: ("missed", None),
+    PutSchedule: ("schedule", lambda item: _schedule_out(item.schedule)),
+    DeclareSchedules: (
+        "schedules",
+        lambda item: _Schedules([_schedule_out(one) for one in item.schedules], item.modules),
+    ),
+    Unschedule: ("unschedule", None),
+    PauseSchedule: ("pause_schedule", None),
+    RunSchedule: ("run_schedule", None),
     Look: ("look", None),
     Hello: (
         "hello",
@@ -306,6 +344,10 @@ _IN: Final[dict[str, Callable[[msgspec.Raw], Item]]] = {
     "outcome": _reader(_Outcome, _outcome_in),
     "adjust": _reader(_Adjust, _adjust_in),
     "edit": _reader(_Edit, _edit_in),
+    "schedule": _reader(_Schedule, lambda said: PutSchedule(_schedule_in(said))),
+    "schedules": _reader(
+        _Schedules, lambda said: DeclareSchedules([_schedule_in(one) for one in said.schedules], said.modules)
+    ),
     "hello": _reader(
         _Hello, lambda item: Hello(item.worker, {name: _rule_in(rule) for name, rule in item.rules.items()})
     ),
@@ -372,6 +414,25 @@ def rule_text(rule: Rule) -> str:
 def read_rule(name: str, text: str) -> Rule:
     """The rule in such a text."""
     return _rule_in(codec.read_with(_decode_rule, text, f"rule of task {quoted(name)}"))
+
+
+# --- Schedules ------------------------------------------------------------------------------------
+
+_decode_schedule: Final = msgspec.json.Decoder(_Schedule).decode
+
+
+def schedule_text(schedule: Schedule) -> str:
+    """A schedule as text."""
+    return _encode(_schedule_out(schedule)).decode()
+
+
+def read_schedule(name: str, text: str) -> Schedule | None:
+    """The schedule in such a text; None where it is damaged, which is logged."""
+    try:
+        return _schedule_in(_decode_schedule(text))
+    except (TypeError, ValueError, LookupError, RecursionError) as error:
+        logger.error("schedule %s cannot be read, and submits nothing: %s", quoted(name), error)
+        return None
 
 
 # --- Parts of a plan ------------------------------------------------------------------------------

@@ -59,6 +59,11 @@ class Writer:
                 self._session.execute(statements.GROUP_DELETE, (name,))
             else:
                 self._session.execute(statements.GROUP_UPSERT, (name, *astuple(counts)))
+        for name, schedule in plan.schedules.items():
+            if schedule is None:
+                self._session.execute(statements.SCHEDULE_DELETE, (name,))
+            else:
+                self._session.execute(statements.SCHEDULE_UPSERT, (name, wire.schedule_text(schedule)))
         if plan.services:
             many(
                 statements.SERVICE_UPSERT,

@@ -19,6 +19,7 @@ Rules:
   quantity.
 - `unit_tags` has the tags of units that are kept, and as the tag without a name their groups; `unit` is the number of
   the unit, and `ending` how it ended (0: it has not). `unit_groups` counts the units of each group, kept or not.
+- `schedules` holds what submits units at moments, as JSON (sql/wire.py).
 - Nothing reads or writes `override` and `adaptive` of services.
 - Step 2 deletes the events, whose form has changed since. Readers of events see a gap there.
 - A step of MIGRATIONS is never changed once it was released; a new one is added and VERSION counts them.
@@ -342,6 +343,12 @@ MIGRATIONS: Final[tuple[str, ...]] = (
         item TEXT NOT NULL
     );
     """,
+    """
+    CREATE TABLE schedules (
+        name TEXT PRIMARY KEY,
+        body TEXT NOT NULL
+    ) WITHOUT ROWID;
+    """,
 )
 VERSION: Final = len(MIGRATIONS)
 
@@ -359,8 +366,8 @@ SINCE: Final = {
 
 TABLES: Final = frozenset({
     "attempts", "circuit_state", "config", "dependencies", "events", "forgotten", "head", "inbox",
-    "index_heads", "letters", "paused_queues", "quarantine", "service_log", "services", "submissions", "tasks",
-    "unit_groups", "unit_tags", "work_units", "workers",
+    "index_heads", "letters", "paused_queues", "quarantine", "schedules", "service_log", "services", "submissions",
+    "tasks", "unit_groups", "unit_tags", "work_units", "workers",
 })  # fmt: skip
 
 

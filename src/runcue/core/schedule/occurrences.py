@@ -1,0 +1,323 @@
+"""Submits the units of schedules when their slots come, and changes schedules.
+
+The unit of a slot is accepted and the schedule moves on to the next slot in one turn. So whoever has the turn submits
+it, a slot has one unit, and none is left out by a crash.
+
+Of the slots that nobody decided about when they came, `missed` says which still count: "all" of them, the "latest",
+or "none" that is more than LATE seconds old. `overlap` says what becomes of a slot while the unit before it has not
+ended: "skip" leaves the slot out, "queue" submits it all the same, "replace" cancels that unit.
+
+A clock that is set does no harm. Slots of cron go forward only: after the clock was set back, a schedule waits until
+its next slot comes again. If the clock was set back by more than FAR, it was wrong before, and the schedule goes on
+from the present.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from runcue.core.ledger.ledger import Ledger
+from runcue.core.model.record import Extras, Spec
+from runcue.core.model.schedule import (
+    TAG,
+    Schedule,
+    id_of,
+    key_of,
+    lag_of,
+    next_slot,
+    text_of,
+)
+from runcue.core.schedule import admission
+from runcue.core.schedule.outcome import cancel
+from runcue.core.schedule.plan import (
+    Cancel,
+    DeclareSchedules,
+    PauseSchedule,
+    PutSchedule,
+    ReadRequest,
+    RunSchedule,
+    Submission,
+    Submit,
+    Unschedule,
+)
+from runcue.errors import ScheduleConflict, UnknownSchedule
+
+LATE: Final = 60.0
+"""Seconds after which a slot that nobody decided about counts as missed."""
+FAR: Final = 86400.0 + 3600.0
+"""Seconds by which a clock may be set back without that anybody takes it for having been wrong before."""
+MANY: Final = 100
+"""How many slots of one schedule one turn submits, where all count that were missed."""
+UNKNOWN_TASK: Final = "no program has registered its task {!r} yet"
+
+
+# --- Slots that come ------------------------------------------------------------------------------
+
+
+def add_needs(ledger: Ledger, wanted: ReadRequest) -> None:
+    """Add to `wanted` what has to be read before the units of due schedules can be submitted."""
+    for schedule in ledger.schedules.due():
+        if schedule.last_id is not None:
+            wanted.ids.add(schedule.last_id)
+        for slot in _due_slots(ledger, schedule)[0]:
+            wanted.ids.add(id_of(schedule.name, slot))
+            wanted.keys.add(key_of(schedule.name, slot))
+
+
+def submit_due(ledger: Ledger) -> None:
+    """Submit what is due, and move the schedules on to their next slots."""
+    _follow_clock(ledger)
+    for schedule in ledger.schedules.due():
+        if schedule.spec.task not in ledger.lanes.rules:
+            problem = UNKNOWN_TASK.format(schedule.spec.task)
+            ledger.schedules.put(replace(schedule, problem=problem))
+            ledger.turn.emit("schedule_changed", schedule=schedule.name, change="held back", reason=problem)
+            continue
+        slots, missed, following = _due_slots(ledger, schedule)
+        if missed:
+            _skip(ledger, schedule.name, missed, "missed")
+            schedule = replace(schedule, skipped=schedule.skipped + 1)
+        for slot in slots:
+            schedule = _submit(ledger, schedule, slot)
+        ledger.schedules.put(_waiting_for(ledger, schedule, following))
+
+
+def _due_slots(ledger: Ledger, schedule: Schedule) -> tuple[list[float], list[float], float | None]:
+    """The slots of a due schedule that are submitted now; those that were missed, by the first and the last of them;
+    and the slot that follows."""
+    turn, slot = ledger.turn, schedule.slot
+    assert slot is not None
+    now = turn.wall if schedule.by_wall else turn.now
+    due = [slot]
+    if schedule.missed == "all":
+        while (following := _following(ledger, schedule, due[-1])) is not None and len(due) < MANY:
+            if following + _lag(ledger, schedule, following) > now:
+                break
+            due.append(following)
+        return due, [], following
+    latest = _latest(ledger, schedule, slot, now)
+    missed = [] if latest == slot else [slot]
+    if schedule.missed == "none" and now - latest - _lag(ledger, schedule, latest) > LATE:
+        missed = list(dict.fromkeys((slot, latest)))
+        return [], missed, _following(ledger, schedule, latest)
+    return [latest], missed, _following(ledger, schedule, latest)
+
+
+def _following(ledger: Ledger, schedule: Schedule, slot: float) -> float | None:
+    """The slot after another one."""
+    timing = schedule.timing
+    if timing.every is None:
+        return next_slot(timing, ledger.calendar, slot)
+    following = slot + timing.every
+    turn = ledger.turn
+    is_over = timing.until is not None and following - turn.now + turn.wall > timing.until
+    return None if is_over else following
+
+
+def _latest(ledger: Ledger, schedule: Schedule, slot: float, now: float) -> float:
+    """The last slot that is due now, of a schedule that is due for a slot."""
+    timing = schedule.timing
+    if timing.every is not None:
+        latest = slot + max(0.0, (now - slot) // timing.every) * timing.every
+    else:
+        assert timing.cron is not None
+        end = now if timing.until is None else min(now, timing.until)
+        latest = ledger.calendar.latest(timing.cron, timing.tz, slot, end)
+    # The last one may have to wait for its jitter: then the one before it is the last.
+    while latest > slot and latest + _lag(ledger, schedule, latest) > now:
+        if timing.every is not None:
+            latest -= timing.every
+        else:
+            assert timing.cron is not None
+            latest = ledger.calendar.latest(timing.cron, timing.tz, slot, latest - 1e-3)
+    return max(latest, slot)
+
+
+def _lag(ledger: Ledger, schedule: Schedule, slot: float) -> float:
+    """How much later than its slot a unit is submitted: always before the next slot."""
+    timing = schedule.timing
+    if not timing.jitter:
+        return 0.0
+    following = _following(ledger, schedule, slot)
+    longest = timing.jitter if following is None else min(timing.jitter, (following - slot) * 0.999)
+    return lag_of(schedule.name, slot, longest)
+
+
+def _waiting_for(ledger: Ledger, schedule: Schedule, slot: float | None) -> Schedule:
+    """A schedule that waits for that slot."""
+    due = None if slot is None else slot + _lag(ledger, schedule, slot)
+    return replace(schedule, slot=slot, due=due, as_of=ledger.turn.wall)
+
+
+def _submit(ledger: Ledger, schedule: Schedule, slot: float) -> Schedule:
+    """Submit the unit of a slot, unless the one before it stands in its way."""
+    id = id_of(schedule.name, slot)
+    is_under_way = schedule.last_id is not None and ledger.working.live(schedule.last_id) is not None
+    if is_under_way and schedule.overlap == "skip":
+        _skip(ledger, schedule.name, [slot], "overlap")
+        return replace(schedule, last_slot=slot, skipped=schedule.skipped + 1)
+    if is_under_way and schedule.overlap == "replace":
+        assert schedule.last_id is not None
+        cancel(ledger, Cancel(schedule.last_id, reason=f"replaced by {id}"))
+    spec = replace(schedule.spec, id=id, idempotency_key=key_of(schedule.name, slot))
+    return replace(_accept(ledger, schedule, spec, slot), last_slot=slot)
+
+
+def _accept(ledger: Ledger, schedule: Schedule, spec: Spec, slot: float | None) -> Schedule:
+    extras = spec.extras or Extras()
+    tags = (*(tag for tag in extras.tags if tag[0] != TAG), (TAG, schedule.name))
+    spec = replace(spec, on_failed="return", extras=replace(extras, tags=tuple(sorted(tags))))
+    submit = Submit([spec], is_plain=False, has_cost=bool(spec.cost))
+    admission.take_submission(ledger, Submission(submit, schedule.is_settled))
+    moment = None if slot is None else text_of(slot)
+    ledger.turn.emit("schedule_fired", schedule=schedule.name, unit=spec.id, slot=moment)
+    return replace(schedule, last_at=ledger.turn.now, last_id=spec.id, runs=schedule.runs + 1)
+
+
+def _skip(ledger: Ledger, name: str, slots: list[float], reason: str) -> None:
+    first, last = text_of(slots[0]), text_of(slots[-1])
+    ledger.turn.emit("schedule_skipped", schedule=name, slot=first, until=last, reason=reason)
+
+
+def _follow_clock(ledger: Ledger) -> None:
+    """Have schedules of wall time go on from the present whose slots were chosen while the clock was wrong."""
+    for schedule in ledger.schedules.chosen_after(ledger.turn.wall + FAR):
+        following = _first_slot(ledger, schedule) if schedule.by_wall else schedule.slot
+        ledger.schedules.put(_waiting_for(ledger, schedule, following))
+
+
+# --- Schedules that come, change and go -----------------------------------------------------------
+
+
+def put(ledger: Ledger, item: PutSchedule) -> ScheduleConflict | None:
+    """Add a schedule, or change the one of that name."""
+    return _put(ledger, item.schedule)
+
+
+def declare(ledger: Ledger, item: DeclareSchedules) -> None:
+    """Add or change what the code of a program declares, and delete what it declared once and no longer does."""
+    for schedule in item.schedules:
+        refusal = _put(ledger, schedule)
+        if refusal is not None:
+            ledger.turn.emit(
+                "schedule_changed", schedule=schedule.name, change="refused", reason=str(refusal)
+            )
+    for schedule in ledger.schedules.all() if item.modules else ():
+        names = None if schedule.source is None else item.modules.get(schedule.source)
+        if names is not None and schedule.name not in names:
+            _remove(ledger, schedule.name)
+
+
+def _put(ledger: Ledger, given: Schedule) -> ScheduleConflict | None:
+    """Add a schedule, or change the one of that name: then it keeps its next slot, if its timing stays the same."""
+    known = ledger.schedules.find(given.name)
+    if known is None:
+        fresh = replace(given, declared_at=ledger.turn.now)
+        ledger.schedules.put(_waiting_for(ledger, fresh, _first_slot(ledger, fresh)))
+        ledger.turn.emit("schedule_changed", schedule=given.name, change="added", when=str(given.timing))
+    elif _is_taken(ledger, known, given):
+        return ScheduleConflict(given.name, known.source, known.spec.task)
+    else:
+        _change(ledger, known, given)
+    return None
+
+
+def _is_taken(ledger: Ledger, known: Schedule, given: Schedule) -> bool:
+    """True when a name belongs to the code of another program, for another task."""
+    if known.source is None or known.source == given.source:
+        return False
+    return given.source is None or (known.spec.task != given.spec.task and _is_declared(ledger, known))
+
+
+def _is_declared(ledger: Ledger, schedule: Schedule) -> bool:
+    """True while a program lives that has the task of a schedule."""
+    return ledger.fleet is None or schedule.spec.task in ledger.lanes.tasks()
+
+
+def _change(ledger: Ledger, known: Schedule, given: Schedule) -> None:
+    changed = replace(
+        known,
+        timing=given.timing,
+        spec=given.spec,
+        is_settled=given.is_settled,
+        overlap=given.overlap,
+        missed=given.missed,
+        source=given.source,
+        problem=None,
+    )
+    if changed == known:
+        return
+    if known.timing != given.timing:
+        changed = replace(changed, declared_at=ledger.turn.now)
+        changed = _waiting_for(ledger, changed, _first_slot(ledger, changed))
+    ledger.schedules.put(changed)
+    ledger.turn.emit("schedule_changed", schedule=known.name, change="changed", when=str(given.timing))
+
+
+def _first_slot(ledger: Ledger, schedule: Schedule) -> float | None:
+    """The first slot of a schedule that begins now."""
+    timing, turn = schedule.timing, ledger.turn
+    if timing.every is None:
+        return next_slot(timing, ledger.calendar, turn.wall)
+    first = turn.now + timing.every
+    if timing.start is not None:
+        first = turn.now + timing.start - turn.wall
+        if first <= turn.now:
+            first += ((turn.now - first) // timing.every + 1) * timing.every
+    is_over = timing.until is not None and first - turn.now + turn.wall > timing.until
+    return None if is_over else first
+
+
+def remove(ledger: Ledger, item: Unschedule) -> bool:
+    """Delete a schedule; True when there was one. Its units stay."""
+    if ledger.schedules.find(item.name) is None:
+        return False
+    _remove(ledger, item.name)
+    return True
+
+
+def _remove(ledger: Ledger, name: str) -> None:
+    ledger.schedules.remove(name)
+    ledger.turn.emit("schedule_changed", schedule=name, change="removed")
+
+
+def pause(ledger: Ledger, item: PauseSchedule) -> UnknownSchedule | None:
+    """Pause or resume a schedule. Slots that pass meanwhile are nobody's: it goes on with the next one."""
+    schedule = ledger.schedules.find(item.name)
+    if schedule is None:
+        return _unknown(ledger, item.name)
+    if schedule.is_paused != item.is_paused:
+        changed = replace(schedule, is_paused=item.is_paused)
+        if not item.is_paused:
+            changed = _after_pause(ledger, changed)
+        ledger.schedules.put(changed)
+        change = "paused" if item.is_paused else "resumed"
+        ledger.turn.emit("schedule_changed", schedule=item.name, change=change)
+    return None
+
+
+def _after_pause(ledger: Ledger, schedule: Schedule) -> Schedule:
+    """A schedule that goes on with the first slot from now on."""
+    slot, turn = schedule.slot, ledger.turn
+    now = turn.wall if schedule.by_wall else turn.now
+    if slot is None or slot > now:
+        return schedule
+    every = schedule.timing.every
+    slot = _first_slot(ledger, schedule) if every is None else slot + ((now - slot) // every + 1) * every
+    return _waiting_for(ledger, schedule, slot)
+
+
+def run(ledger: Ledger, item: RunSchedule) -> object:
+    """Submit a unit of a schedule now, whatever its slots; answered with its id."""
+    schedule = ledger.schedules.find(item.name)
+    if schedule is None:
+        return _unknown(ledger, item.name)
+    spec = replace(schedule.spec, id=item.id)
+    ledger.schedules.put(_accept(ledger, schedule, spec, None))
+    return item.id
+
+
+def _unknown(ledger: Ledger, name: str) -> UnknownSchedule:
+    return UnknownSchedule(name, sorted(one.name for one in ledger.schedules.all()))

@@ -1,0 +1,165 @@
+"""What users say of a schedule: when its slots are, and what becomes of those that come at a bad moment."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from runcue.core.model import parse
+from runcue.core.model.schedule import Schedule, Timing
+from runcue.declare.options import choice, span
+from runcue.errors import ConfigError, InvalidOption, quoted
+from runcue.host.calendar import read_cron, read_zone
+
+if TYPE_CHECKING:
+    from runcue.declare.registry import Registry
+    from runcue.declare.task import Task
+
+OVERLAP: Final = ("skip", "queue", "replace")
+MISSED: Final = ("latest", "all", "none")
+SHORTEST: Final = 1.0
+"""Seconds between two slots, at least: for less, let one unit do more."""
+TIMING: Final = ("every", "cron", "tz", "start", "until", "jitter")
+SETTINGS: Final = (*TIMING, "overlap", "missed")
+OF_A_SLOT: Final = {
+    "id": "each unit has one of its own",
+    "idempotency_key": "each slot has a key of its own",
+    "run_at": "its slots say when it runs",
+    "delay": "its slots say when it runs; use jitter= to spread them",
+    "connection": "a schedule is added by a turn of its own",
+    "on_failed": "a slot is submitted once",
+}
+"""Options of `submit` that the units of a schedule cannot have, and why."""
+_clock = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}.*").fullmatch
+
+
+def read_timing(
+    now: float,
+    every: Any = None,
+    cron: Any = None,
+    tz: Any = None,
+    start: Any = None,
+    until: Any = None,
+    jitter: Any = None,
+) -> Timing:
+    """When the slots of a schedule are."""
+    if (every is None) == (cron is None):
+        given = "neither" if every is None else "both"
+        raise ConfigError(f'A schedule has either every="5m" or cron="0 3 * * *", and {given} was given.')
+    first, last = (
+        None if at is None else _moment(at, name) for at, name in ((start, "start"), (until, "until"))
+    )
+    if last is not None and last <= max(first or 0.0, 0.0):
+        raise InvalidOption("until", until, "a moment after start")
+    late = 0.0 if jitter is None else span(jitter, "jitter")
+    if cron is None:
+        if tz is not None:
+            raise ConfigError("tz= is for cron=: an interval is the same in every time zone.")
+        seconds = span(every, "every")
+        if seconds < SHORTEST:
+            raise InvalidOption("every", every, "at least 1s between two units")
+        return Timing(seconds, None, "UTC", first, last, late)
+    zone = "UTC" if tz is None else read_zone(tz)
+    return Timing(None, read_cron(cron, zone, now), zone, first, last, late)
+
+
+def _moment(value: object, name: str) -> float:
+    if isinstance(value, str) and _clock(value):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            pass
+    return parse.moment(value, name)
+
+
+def read_schedule(
+    registry: Registry,
+    name: str,
+    task: str | Callable[..., Any],
+    now: float,
+    options: Mapping[str, Any],
+    source: str | None = None,
+) -> Schedule:
+    """A schedule of a registered task, from its settings and the options that its units are submitted with."""
+    name = parse.name(name, "schedule")
+    timing, overlap, missed = check_options(options, now)
+    rest = {option: value for option, value in options.items() if option not in SETTINGS}
+    spec = registry.spec(task, make_id=str, **rest)
+    return Schedule(name, timing, spec, True, overlap, missed, source)
+
+
+def check_options(options: Mapping[str, Any], now: float) -> tuple[Timing, str, str]:
+    """When the slots of a schedule are, and what it does about overlapping and missed ones."""
+    for option in options:
+        if option in OF_A_SLOT:
+            raise ConfigError(f"A schedule has no {option}=: {OF_A_SLOT[option]}.")
+    timing = read_timing(now, **{option: options[option] for option in TIMING if option in options})
+    overlap = choice(options.get("overlap", "skip"), "overlap", OVERLAP)
+    return timing, overlap, choice(options.get("missed", "latest"), "missed", MISSED)
+
+
+def source_of(function: Callable[..., Any]) -> str:
+    """The module that declares a schedule, by a name that is the same each time its program runs."""
+    module = getattr(function, "__module__", None) or "__main__"
+    if module != "__main__":
+        return str(module)
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None and spec.name:  # python -m package.module
+        return str(spec.name).removesuffix(".__main__")
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    return "__main__" if path is None else str(Path(path).resolve())
+
+
+class Declared(NamedTuple):
+    """A schedule that code declares."""
+
+    task: str
+    options: Mapping[str, Any]
+    source: str
+
+
+class Schedules:
+    """What the code of a program declares. What their units are submitted with is read when the queue is opened: only
+    then all services are declared."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._declared: dict[str, Declared] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._declared)
+
+    def declare(self, name: str, task: Task, options: Mapping[str, Any], now: float) -> None:
+        """Note a schedule of a registered task; what is wrong with it is said at once."""
+        name = parse.name(name, "schedule")
+        known = self._declared.get(name)
+        if known is not None and known.task != task.name:
+            raise ConfigError(
+                f"Schedule {quoted(name)} is declared already, for task {quoted(known.task)}. Give one of them "
+                "another name=."
+            )
+        check_options(options, now)
+        task.encode(options.get("params"), self._registry.options.max_params)
+        self._declared[name] = Declared(task.name, options, source_of(task.handler))
+
+    def read(self, now: float, name: str | None = None) -> list[Schedule]:
+        """All of them, or the one of that name, as schedules."""
+        names = self._declared if name is None else (name,)
+        return [
+            read_schedule(self._registry, one, said.task, now, said.options, said.source)
+            for one in names
+            for said in (self._declared[one],)
+        ]
+
+    def by_module(self) -> dict[str, tuple[str, ...]]:
+        """The names of all schedules of each module that this program has tasks of."""
+        found: dict[str, tuple[str, ...]] = {
+            source_of(one.handler): () for one in self._registry.tasks.values()
+        }
+        for name, said in self._declared.items():
+            found[said.source] = (*found.get(said.source, ()), name)
+        return found
