@@ -20,6 +20,8 @@ EVERY: Final = {
     "tests/batch/": 3,
     "tests/browser/": 2,
     "tests/cli/": 8,
+    "tests/core/schedule/test_ten_years.py::test_each_slot": 12,
+    "tests/core/schedule/test_ten_years.py::test_killed": 4,
     "tests/engine/test_forecast.py": 8,
     "tests/engine/test_quantities.py": 1,
     "tests/engine/": 3,

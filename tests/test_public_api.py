@@ -29,6 +29,8 @@ PUBLIC = {
     "write_output",
     # limits, duplicates and batches
     "Unique", "adaptive", "map", "progress",
+    # submitting at moments
+    "ScheduleInfo",
     # seeing
     "JsonFormatter", "Metrics", "mask", "trace",
     # ready-made callbacks
@@ -39,9 +41,9 @@ PUBLIC = {
     "BadCommand", "CommandFailed", "ForkedConnection", "SchemaTooNew", "StorageBusy", "StorageCorrupt", "StorageFull",
     "StorageInsecure", "StorageReplaced", "Unreachable", "WorkerLost", "ResourceFailed", "WrongResult",
     "ConfigError", "CueClosed", "DependencyCycle", "DuplicateWork", "GroupNotFound", "InvalidOption", "InvalidParams",
-    "InvalidRate", "QueueFull", "RuncueError", "StoreError", "SubmitError", "UnknownOption", "UnknownService",
-    "UnknownTask", "WorkCancelled", "WorkExpired", "WorkFailed", "WorkNotEditable", "WorkNotFound", "WorkTimedOut",
-    "WrongThread",
+    "InvalidRate", "QueueFull", "RuncueError", "ScheduleConflict", "StoreError", "SubmitError", "UnknownOption",
+    "UnknownSchedule", "UnknownService", "UnknownTask", "WorkCancelled", "WorkExpired", "WorkFailed",
+    "WorkNotEditable", "WorkNotFound", "WorkTimedOut", "WrongThread",
 }  # fmt: skip
 
 CUE = {
@@ -52,6 +54,8 @@ CUE = {
     # work
     "submit", "submit_many", "get", "list", "dead", "count", "cancel", "retry", "edit", "purge", "purge_dead", "wait",
     "result", "results", "join", "map", "tally", "group", "wake",
+    # submitting at moments
+    "every", "cron", "schedule", "unschedule", "run_now",
     # running
     "start", "stop", "close", "loop", "name", "path",
     # looking and operating

@@ -36,6 +36,8 @@ OPTIONS = {
         signature.PlainOptions,
         signature.SubmitOptions,
         signature.MapOptions,
+        signature.DeclaredSchedule,
+        signature.ScheduleOptions,
         signature.Where,
         signature.Which,
     )
@@ -75,6 +77,7 @@ PAGES = (
             "Work",
             "Group",
             "GroupCounts",
+            "ScheduleInfo",
             "RunningWork",
             "Handle",
             "TaskFunction",

@@ -24,6 +24,8 @@ ADVICE = {
     "ConfigError": "Correct the declaration in the program: it fails in every run.",
     "UnknownTask": "Register the task before units of it are submitted, or correct the name; `.known` has all names.",
     "UnknownService": "Declare the service first, or correct the name; `.known` has all names.",
+    "UnknownSchedule": "Correct the name; `.known` has all names.",
+    "ScheduleConflict": "Choose another name, or change the declaration in the module `.source`.",
     "InvalidRate": "Write a rate as `60/min`, `100/10s`, `(60, 60)`, or a list of these.",
     "InvalidOption": "Pass a value as `.expected` describes.",
     "UnknownOption": "Correct the name; `.known` has all options.",

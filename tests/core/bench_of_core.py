@@ -15,6 +15,7 @@ from runcue.core.model.group import GroupCounts
 from runcue.core.model.parse import Rate
 from runcue.core.model.record import Extras, Record, Spec, WorkState
 from runcue.core.model.retry import Retry
+from runcue.core.model.schedule import Schedule
 from runcue.core.model.settings import Rule, Settings
 from runcue.core.model.state import Quantity
 from runcue.core.schedule.gates import Allowance, Questions, Verdict
@@ -41,6 +42,7 @@ from runcue.core.schedule.plan import (
 )
 from runcue.core.schedule.scheduler import Scheduler
 from runcue.core.views.explain import Explanation, explain
+from runcue.host.calendar import SystemCalendar
 
 TAG = "thisproc"
 START = 1_000.0
@@ -74,9 +76,14 @@ class FakeStore:
         self.records: dict[str, Record] = {}
         self.forgotten: dict[str, WorkState] = {}
         self.groups_kept: dict[str, GroupCounts] = {}
+        self.schedules: dict[str, Schedule] = {}
         self._by_key: dict[str, str] = {}
 
     def commit(self, plan: Plan) -> None:
+        for name, schedule in plan.schedules.items():
+            self.schedules.pop(name, None)
+            if schedule is not None:
+                self.schedules[name] = schedule
         for name, counts in plan.groups.items():
             self.groups_kept.pop(name, None)
             if counts is not None:
@@ -141,7 +148,7 @@ class Bench:
         self.enters_at_once = True
         self.allowance = allowance or Allowance()
         self.rules = rules or {"task": Rule(Retry.of(retry))}
-        self.scheduler = Scheduler(Settings(**settings), self.rules, TAG)
+        self.scheduler = Scheduler(Settings(**settings), self.rules, TAG, calendar=SystemCalendar())
         for service in services or (limits(),):
             self.scheduler.declare(service)
         if questions is not None:

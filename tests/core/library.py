@@ -41,6 +41,7 @@ from runcue.core.schedule.plan import (
 )
 from runcue.core.schedule.scheduler import Scheduler
 from runcue.core.views.explain import Explanation, explain
+from runcue.host.calendar import SystemCalendar
 from tests.core.bench_of_core import START, Bench, FakeStore, limits
 
 HAPPENED = (Outcome, Ended, Entered, Declare, Lost)
@@ -172,6 +173,7 @@ class Shared(FakeStore):
             tasks=dict(self.tasks),
             paused=frozenset(self.paused),
             watch_at=self.next_watch(0.0),
+            schedules=[*self.schedules.values()],
         )
 
     def keep(self, plan: Plan) -> dict[str, Key | None]:
@@ -318,7 +320,7 @@ class Process(Bench):
 
     def forget(self) -> None:
         """The scheduler is thrown away; the process, and what runs in it, goes on."""
-        self.scheduler = Scheduler(self.settings, {}, self.tag, is_shared=True)
+        self.scheduler = Scheduler(self.settings, {}, self.tag, is_shared=True, calendar=SystemCalendar())
         self.scheduler.adopt(self.runs.values(), self._entered)
         self._seen: int | None = None
         self._news: dict[str, Key | None] = {}

@@ -104,6 +104,17 @@ async def are_functions_still(work: runcue.RunningWork) -> None:
     assert_type(with_command(work).shell, bool | None)
 
 
+@cue.every("5m", jitter="10s", name="sweeping")
+async def sweep(limit: int = 10) -> int:
+    return limit
+
+
+@cue.cron("0 3 * * 1-5", tz="Europe/Zurich", missed="all", params={"page": 1})
+@cue.task(retry=3)
+def nightly(page: int) -> str:
+    return str(page)
+
+
 assert_type(cue.get_task("named").name, str)
 assert_type(cue.get_task("named").services, tuple[str, ...])
 
@@ -345,6 +356,17 @@ async def look_at_it(work: runcue.Work) -> None:
     cue.wake()
     assert_type(await cue.dependents("a", limit=5), list[runcue.Work])
     assert_type(await cue.explain_many(["a"]), dict[str, runcue.Explanation])
+    assert_type(await cue.schedules(), list[runcue.ScheduleInfo])
+    await cue.schedule("nightly", "extract", cron="0 3 * * *", tz="UTC", params={"page": 3}, overlap="queue")
+    assert_type(await cue.run_now("nightly"), runcue.Handle[Any])
+    try:
+        await cue.schedules.pause("nightly")
+        await cue.schedules.resume("nightly")
+    except runcue.UnknownSchedule as missing:
+        assert_type(missing.known, tuple[str, ...])
+    except runcue.ScheduleConflict as taken:
+        assert_type(taken.source, str | None)
+    assert_type(await cue.unschedule("nightly"), bool)
     group = cue.group("g")
     assert_type(group, runcue.Group)
     assert_type(await group.counts(), dict[runcue.WorkState, int])

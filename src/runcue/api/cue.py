@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import logging
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar, Unpack, overload
 
 from runcue.api import changes, mapping
 from runcue.api.functions import Submitter, attached
 from runcue.api.group import Group
 from runcue.api.handle import Handle, Handles
-from runcue.api.schedules import Schedules, scheduled
+from runcue.api.schedules import Schedules
 from runcue.api.signature import (
     CueOptions,
     DeclaredSchedule,
@@ -66,8 +65,6 @@ if TYPE_CHECKING:
         WithUnit,
     )
 
-logger = logging.getLogger("runcue")
-
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,7 +86,7 @@ class Cue:
         self._is_closed = False
         self.sync = Sync(self)
         self._handles = Handles(self)
-        self.schedules = Schedules(self._registry, self._open)
+        self.schedules = Schedules(self, self._registry)
 
     # registration -----------------------------------------------------------------------------------------
 
@@ -144,15 +141,11 @@ class Cue:
 
     def every(self, every: Duration, **options: Unpack[DeclaredSchedule]) -> Registering:
         """Submit a function every so often: `@cue.every("5m")`, above `@cue.task` or instead of it."""
-        return cast(
-            "Registering", scheduled(self, self._registry, {"every": every, **options}, lambda: self._system)
-        )
+        return self.schedules.declared({"every": every, **options})
 
     def cron(self, cron: str, **options: Unpack[DeclaredSchedule]) -> Registering:
         """Submit a function at times of the day: `@cue.cron("0 3 * * 1-5", tz="Europe/Zurich")`."""
-        return cast(
-            "Registering", scheduled(self, self._registry, {"cron": cron, **options}, lambda: self._system)
-        )
+        return self.schedules.declared({"cron": cron, **options})
 
     def get_task(self, name: str) -> Task:
         """The task that is registered under a name."""
@@ -268,8 +261,7 @@ class Cue:
 
     async def get(self, work_id: str) -> Work | None:
         """One unit as it stands, or None when the id is unknown or no longer kept."""
-        work_id = arguments.work_id(work_id)
-        record = await self._open("get").store.get(work_id)
+        record = await self._open("get").store.get(arguments.work_id(work_id))
         return None if record is None else self._registry.view(record)
 
     async def list(
@@ -348,8 +340,8 @@ class Cue:
 
     async def wait(self, work_id: str, timeout: Duration | None = None) -> Work:
         """Wait until a unit has ended, in whatever state, and return it."""
-        work_id = arguments.work_id(work_id)
-        return await self._open("wait").queries.wait(work_id, optional_duration(timeout, "timeout"))
+        seconds = optional_duration(timeout, "timeout")
+        return await self._open("wait").queries.wait(arguments.work_id(work_id), seconds)
 
     async def result(self, work_id: str, timeout: Duration | None = None) -> Any:
         """Wait for the result of a unit; raise WorkFailed, WorkTimedOut or WorkCancelled if there is none."""
@@ -363,15 +355,14 @@ class Cue:
 
         The first error is raised, or (`errors="return"`) each takes its place among the results.
         """
-        wanted = arguments.work_ids(ids) or ()
+        wanted, seconds = arguments.work_ids(ids) or (), optional_duration(timeout, "timeout")
         should_raise = choice(errors, "errors", ("raise", "return")) == "raise"
-        seconds = optional_duration(timeout, "timeout")
         return await self._open("results").queries.results(wanted, seconds, should_raise=should_raise)
 
     async def join(self, ids: str | Iterable[str] | None = None, timeout: Duration | None = None) -> None:
         """Wait until nothing, or nothing of `ids`, is pending or running."""
-        ids = arguments.work_ids(ids)
-        await self._open("join").queries.join(ids, optional_duration(timeout, "timeout"))
+        seconds = optional_duration(timeout, "timeout")
+        await self._open("join").queries.join(arguments.work_ids(ids), seconds)
 
     def map(
         self,
@@ -393,8 +384,7 @@ class Cue:
 
     def start(self, queues: str | Iterable[str] | None = None) -> None:
         """Start units from now on. Returns at once; needs a running event loop; a second call does nothing."""
-        names = arguments.queue_names(queues)
-        self._open("start").start(names)
+        self._open("start").start(arguments.queue_names(queues))
 
     async def stop(self, timeout: Duration | None = None) -> None:
         """Start no more units and wait for running ones; after `timeout` cancel those."""
@@ -416,12 +406,8 @@ class Cue:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop(None if kind is None else self._registry.options.grace)
-        pending = 0 if self._system is None or self._is_closed else self._system.engine.pending
-        if pending and self._target is None:
-            logger.warning(
-                "left with %d pending: a queue in memory is lost with its process (await cue.join() before leaving)",
-                pending,
-            )
+        if self._system is not None and self._target is None and not self._is_closed:
+            self._system.warn_of_pending()
 
     # looking and operating --------------------------------------------------------------------------------
 
@@ -446,8 +432,7 @@ class Cue:
 
     async def explain(self, work_id: str) -> Explanation:
         """Explain why a unit is in its state, and until when."""
-        work_id = arguments.work_id(work_id)
-        return await self._open("explain").queries.explain(work_id)
+        return await self._open("explain").queries.explain(arguments.work_id(work_id))
 
     async def explain_many(self, ids: Iterable[str]) -> dict[str, Explanation]:
         """Explain each of these units that exists, as if nothing else were queued."""

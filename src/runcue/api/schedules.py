@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from runcue.api.submission import outside_id
 from runcue.core.model import parse
@@ -16,6 +16,7 @@ from runcue.errors import ConfigError
 
 if TYPE_CHECKING:
     from runcue.api.cue import Cue
+    from runcue.api.functions import Registering
     from runcue.api.wiring import System
     from runcue.declare.registry import Registry
 
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 class Schedules:
     """The schedules of a Cue: `await cue.schedules()` lists them."""
 
-    def __init__(self, registry: Registry, system: Callable[[str], System]) -> None:
+    def __init__(self, cue: Cue, registry: Registry) -> None:
+        self._cue = cue
         self._registry = registry
-        self._open = system
 
     async def __call__(self) -> builtins.list[ScheduleInfo]:
         """All schedules of the queue, by name, with their next and last units."""
@@ -60,29 +61,29 @@ class Schedules:
         system = self._open("run a schedule")
         return str(await system.engine.request(RunSchedule(parse.name(name, "schedule"), outside_id())))
 
+    def declared(self, options: Mapping[str, Any]) -> Registering:
+        """What `@cue.every(…)` and `@cue.cron(…)` are: they register the function as a task, unless it is one, and
+        declare its schedule."""
+        settings = {option: value for option, value in options.items() if option != "name"}
+        registry = self._registry
 
-def scheduled(
-    cue: Cue, registry: Registry, options: Mapping[str, Any], system: Callable[[], System | None]
-) -> Any:
-    """What `@cue.every(…)` and `@cue.cron(…)` are: they register the function as a task, unless it is one, and
-    declare its schedule."""
-    settings = {option: value for option, value in options.items() if option != "name"}
+        def register(function: Callable[..., Any]) -> Any:
+            names = [task.name for task in registry.tasks.values() if task.handler is function]
+            if len(names) > 1:
+                raise ConfigError(
+                    f"The function is registered as {len(names)} tasks. Say which with cue.schedule(name, task, …)."
+                )
+            found = function if names else self._cue.task(function)
+            task = registry.get_task(names[0] if names else function)
+            name = options.get("name", task.name)
+            registry.schedules.declare(name, task, settings, time.time())
+            if self._cue.loop is not None:
+                system = self._open("declare a schedule")
+                said = registry.schedules.read(system.clock.wall(), name)
+                system.engine.inbox.put_threadsafe(DeclareSchedules(said))
+            return found
 
-    def register(function: Callable[..., Any]) -> Any:
-        names = [task.name for task in registry.tasks.values() if task.handler is function]
-        if len(names) > 1:
-            raise ConfigError(
-                f"The function is registered as {len(names)} tasks. Say which with cue.schedule(name, task, …)."
-            )
-        found = function if names else cue.task(function)
-        task = registry.get_task(names[0] if names else function)
-        name = options.get("name") or task.name
-        registry.schedules.declare(name, task, settings, time.time())
-        opened = system()
-        if opened is not None:
-            opened.engine.inbox.put_threadsafe(
-                DeclareSchedules(registry.schedules.read(opened.clock.wall(), name))
-            )
-        return found
+        return cast("Registering", register)
 
-    return register
+    def _open(self, action: str) -> System:
+        return self._cue._open(action)

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from runcue.declare.options import Options
     from runcue.stores.sql.store import SqlStore
 
+logger = logging.getLogger("runcue")
+
 CALENDAR: Final = SystemCalendar()
 LAST_DIGITS = [f"{number:02x}" for number in range(256)]
 """Formatted once: to format a number costs more than the rest of an id."""
@@ -361,6 +363,14 @@ class System:
         self.engine.start(queues)
         if self._watchdog is None and not hasattr(self.loop, "hold"):
             self._watchdog = watched(self.loop, self._running_code)
+
+    def warn_of_pending(self) -> None:
+        """Log that units of a queue in memory are lost, if some are left."""
+        if self.engine.pending:
+            logger.warning(
+                "left with %d pending: a queue in memory is lost with its process (await cue.join() before leaving)",
+                self.engine.pending,
+            )
 
     async def stop(self, timeout: float | None) -> None:
         """Stop gracefully."""

@@ -34,6 +34,8 @@ OF_A_SLOT: Final = {
     "on_failed": "a slot is submitted once",
 }
 """Options of `submit` that the units of a schedule cannot have, and why."""
+HIDDEN: Final = ("make_id", "task_type")
+"""Arguments of `Registry.spec` that are no options of a schedule."""
 _clock = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}.*").fullmatch
 
 
@@ -86,17 +88,19 @@ def read_schedule(
 ) -> Schedule:
     """A schedule of a registered task, from its settings and the options that its units are submitted with."""
     name = parse.name(name, "schedule")
-    timing, overlap, missed = check_options(options, now)
+    timing, overlap, missed = check_options(registry, options, now)
     rest = {option: value for option, value in options.items() if option not in SETTINGS}
     spec = registry.spec(task, make_id=str, **rest)
     return Schedule(name, timing, spec, True, overlap, missed, source)
 
 
-def check_options(options: Mapping[str, Any], now: float) -> tuple[Timing, str, str]:
+def check_options(registry: Registry, options: Mapping[str, Any], now: float) -> tuple[Timing, str, str]:
     """When the slots of a schedule are, and what it does about overlapping and missed ones."""
     for option in options:
         if option in OF_A_SLOT:
             raise ConfigError(f"A schedule has no {option}=: {OF_A_SLOT[option]}.")
+    known = (option for option in registry.spec.__kwdefaults__ or () if option not in HIDDEN)
+    parse.reject_unknown(options, (*SETTINGS, *known), "every(), cron() and schedule()")
     timing = read_timing(now, **{option: options[option] for option in TIMING if option in options})
     overlap = choice(options.get("overlap", "skip"), "overlap", OVERLAP)
     return timing, overlap, choice(options.get("missed", "latest"), "missed", MISSED)
@@ -142,7 +146,7 @@ class Schedules:
                 f"Schedule {quoted(name)} is declared already, for task {quoted(known.task)}. Give one of them "
                 "another name=."
             )
-        check_options(options, now)
+        check_options(self._registry, options, now)
         task.encode(options.get("params"), self._registry.options.max_params)
         self._declared[name] = Declared(task.name, options, source_of(task.handler))
 

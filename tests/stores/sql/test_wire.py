@@ -14,6 +14,7 @@ from runcue.core.model.lifecycle import finished, started
 from runcue.core.model.parse import Rate
 from runcue.core.model.record import Attempt, Record, Spec
 from runcue.core.model.retry import Retry
+from runcue.core.model.schedule import Schedule, Timing
 from runcue.core.model.settings import Questions, Rule, Settings
 from runcue.core.model.state import Adaptive, Limits, Overdue, Quantity, Worker
 from runcue.core.schedule.gates import Verdict
@@ -23,6 +24,7 @@ from runcue.core.schedule.plan import (
     Charge,
     Configure,
     Declare,
+    DeclareSchedules,
     Edit,
     Ended,
     Entered,
@@ -34,13 +36,17 @@ from runcue.core.schedule.plan import (
     Observe,
     Outcome,
     Pause,
+    PauseSchedule,
     Plan,
     Purge,
+    PutSchedule,
     Revive,
+    RunSchedule,
     Serve,
     Submission,
     Submit,
     Tell,
+    Unschedule,
     Verdicts,
     Withdraw,
 )
@@ -50,6 +56,9 @@ from runcue.testing.manual_turns import NOW, pending, specimens
 SPEC = Spec("a", "call", '{"text":"ü \u2028 \\u0000","n":1e-9}'.encode(), ("api", "gpu*"), "other", "t", ("x", "y"),
             -2.5, NOW, 3.0, 0.001, 1.5, "key 'one'", "return", True, Retry(5, "power", 2.0, 60.0, False),
             (("tokens", 12.5), ("calls", 1)))  # fmt: skip
+SCHEDULE = Schedule("nightly", Timing(None, "0 3 * * *", "Europe/Zurich", NOW, NOW + 9.0, 2.5), SPEC, False,
+                    "queue", "all", "app", NOW, NOW - 1, NOW + 1, NOW + 2.5, NOW - 3, NOW - 2, "a", 3, 2, True,
+                    "why")  # fmt: skip
 LIMITS = Limits("api", 3, (Rate(5, 60.0), Rate(1, 0.5)), 4, 20.0, (Quantity("tokens", (Rate(100, 60.0),)),),
                 Adaptive(1, 2, 8), Limits("api", 1))  # fmt: skip
 WORKER = Worker("w-1", "host", "boot", 7, NOW, ("a", "b"), True, ("call",), {"": 5, "threads": 2}, True, ("ready",),
@@ -89,6 +98,12 @@ ITEMS: list[Item] = [
     Serve(None),
     Lost("w-1"),
     Hello(WORKER, {"call": RULE, "note": Rule(Retry())}),
+    PutSchedule(SCHEDULE),
+    PutSchedule(Schedule("plain", Timing(every=60.0), Spec("", "call", b"{}", ()))),
+    DeclareSchedules([SCHEDULE], {"app": ("nightly",), "other": ()}),
+    Unschedule("nightly"),
+    PauseSchedule("nightly", True),
+    RunSchedule("nightly", "a"),
 ]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """A schedule as two values: as it is stored, and as users see it.
 
 A schedule makes units at moments: its *slots*. Slots of `every=` are moments of queue time, which never jumps, so
-that an interval stays one when the clock is set. Slots of `cron=` are moments of wall time, which people mean by them.
+that an interval stays one when the clock is set. Slots of `cron=` are moments of wall time, as people mean them.
 """
 
 from __future__ import annotations

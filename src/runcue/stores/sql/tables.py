@@ -12,7 +12,7 @@ from runcue.core.model.schedule import Schedule
 from runcue.core.model.state import Head
 from runcue.core.schedule.plan import Changes, Lost, Plan
 from runcue.ports import Outgoing
-from runcue.stores.sql import statements, states, wire
+from runcue.stores.sql import forms, statements, states, wire
 from runcue.stores.sql.connection import Connection
 from runcue.stores.sql.inbox import Inbox, PostSource
 from runcue.stores.sql.mailbox import Mailbox, Workers
@@ -91,7 +91,7 @@ class Tables:
     def schedules(self) -> list[Schedule]:
         """All schedules, by name; those that cannot be read are left out, and stay as they are."""
         rows = self._session.execute(statements.SCHEDULES).fetchall()
-        read = (wire.read_schedule(name, body) for name, body in rows)
+        read = (forms.read_schedule(name, body) for name, body in rows)
         return [one for one in read if one is not None]
 
     def has_decided_last(self, head: Head) -> bool:

@@ -13,22 +13,19 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from itertools import zip_longest
 from typing import Any, Final, get_type_hints
 
 import msgspec
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from runcue import errors
 from runcue.core.limits.meter import Cost
 from runcue.core.model.events import EventDraft, News
 from runcue.core.model.failure import Failure
 from runcue.core.model.record import Attempt, Record, Spec
-from runcue.core.model.retry import Backoff, Retry
-from runcue.core.model.schedule import Schedule, Timing
 from runcue.core.model.settings import Questions, Rule, Settings
 from runcue.core.model.state import Limits, Quantity, Worker
 from runcue.core.schedule.plan import (
@@ -66,8 +63,17 @@ from runcue.core.schedule.plan import (
 from runcue.errors import RuncueError, StorageCorrupt, quoted
 from runcue.stores.sql import codec
 from runcue.stores.sql.columns import COLUMNS
-
-logger = logging.getLogger("runcue")
+from runcue.stores.sql.forms import (
+    RetryForm,
+    ScheduleForm,
+    SpecForm,
+    retry_in,
+    retry_out,
+    schedule_in,
+    schedule_out,
+    spec_in,
+    spec_out,
+)
 
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 Given = list[tuple[str, int]]
@@ -81,30 +87,13 @@ class Unfamiliar(Exception):
 # --- Values that travel in another form -----------------------------------------------------------
 
 
-class _Retry(msgspec.Struct, array_like=True, frozen=True):
-    max_attempts: int
-    backoff: Backoff
-    base_delay: float
-    max_delay: float
-    jitter: bool
-
-
-_NO_SCHEDULE: Final = Schedule("", Timing(), Spec("", "", b"", ()))
-_SPEC: Final = get_type_hints(Spec) | {"params": msgspec.Raw, "retry": _Retry | None}
-_Spec: Final = msgspec.defstruct("_Spec", [*_SPEC.items()], array_like=True, gc=False)
-_PARAMS, _RETRY = (Spec.__struct_fields__.index(name) for name in ("params", "retry"))
-_NAMES: Final = [Spec.__struct_fields__.index(name) for name in ("task", "queue", "on_failed")]
-_GROUP: Final = Spec.__struct_fields__.index("group")
-_SERVICES: Final = Spec.__struct_fields__.index("services")
-
-
 class _Alike(msgspec.Struct, array_like=True, gc=False):
     id: str
     params: msgspec.Raw
 
 
 class _Submit(msgspec.Struct, omit_defaults=True):
-    specs: list[_Spec]  # type: ignore[valid-type] # it is made above
+    specs: list[SpecForm]  # type: ignore[valid-type] # it is made above
     is_plain: bool
     may_wait: bool = False
     services: frozenset[str] = frozenset()
@@ -128,7 +117,7 @@ class _Outcome(msgspec.Struct, array_like=True):
 
 
 class _Rule(msgspec.Struct, omit_defaults=True):
-    retry: _Retry
+    retry: RetryForm
     implicit: tuple[str, ...] = ()
     services: tuple[str, ...] | None = None
     questions: Questions | None = None
@@ -141,15 +130,8 @@ class _Hello(msgspec.Struct):
     rules: dict[str, _Rule]
 
 
-_SCHEDULE: Final = get_type_hints(Schedule) | {"spec": _Spec}
-_Schedule: Final[Any] = msgspec.defstruct("_Schedule", [
-    (name, kind, getattr(_NO_SCHEDULE, name)) if name not in {"name", "timing", "spec"} else (name, kind)
-    for name, kind in _SCHEDULE.items()
-], omit_defaults=True)  # fmt: skip
-
-
 class _Schedules(msgspec.Struct, omit_defaults=True):
-    schedules: list[_Schedule]
+    schedules: list[ScheduleForm]
     modules: dict[str, tuple[str, ...]] = {}
 
 
@@ -172,35 +154,6 @@ class _Adjust(msgspec.Struct):
     quantities: dict[str, Quantity | None]
 
 
-def _retry_out(retry: Retry) -> _Retry:
-    return _Retry(*astuple(retry)[:-1])
-
-
-def _retry_in(retry: _Retry) -> Retry:
-    return Retry(*astuple(retry))
-
-
-def _spec_out(spec: Spec) -> Any:
-    values: list[Any] = [*astuple(spec)]
-    values[_PARAMS] = msgspec.Raw(spec.params)
-    if spec.retry is not None:
-        values[_RETRY] = _retry_out(spec.retry)
-    return _Spec(*values)
-
-
-def _spec_in(spec: Any) -> Spec:
-    values = [*astuple(spec)]
-    values[_PARAMS] = bytes(spec.params)
-    values[_SERVICES] = codec.same_names(spec.services)
-    for place in _NAMES:
-        values[place] = codec.same_name(values[place])
-    if spec.group is not None:
-        values[_GROUP] = codec.same_name(spec.group)
-    if spec.retry is not None:
-        values[_RETRY] = _retry_in(spec.retry)
-    return Spec(*values)
-
-
 def _submit_out(item: Submit) -> _Submit:
     specs: list[Any] = []
     alike: list[list[_Alike]] = []
@@ -210,7 +163,7 @@ def _submit_out(item: Submit) -> _Submit:
             alike[-1].append(_Alike(spec.id, msgspec.Raw(spec.params)))
         else:
             last = spec
-            specs.append(_spec_out(spec))
+            specs.append(spec_out(spec))
             alike.append([])
     return _Submit(specs, item.is_plain, item.may_wait, item.services, item.has_cost, item.is_answered,
                    alike if any(alike) else [])  # fmt: skip
@@ -219,7 +172,7 @@ def _submit_out(item: Submit) -> _Submit:
 def _submit_in(item: _Submit) -> Submit:
     specs: list[Spec] = []
     for spec, alike in zip_longest(item.specs, item.alike, fillvalue=()):
-        first = _spec_in(spec)
+        first = spec_in(spec)
         specs.append(first)
         specs += [replace(first, id=one.id, params=bytes(one.params)) for one in alike]
     return Submit(specs, item.is_plain, item.may_wait, item.services, item.has_cost, item.is_answered)
@@ -227,13 +180,13 @@ def _submit_in(item: _Submit) -> Submit:
 
 def _rule_out(rule: Rule) -> _Rule:
     return _Rule(
-        _retry_out(rule.retry), rule.implicit, rule.services, rule.questions, rule.settings, rule.timeout
+        retry_out(rule.retry), rule.implicit, rule.services, rule.questions, rule.settings, rule.timeout
     )
 
 
 def _rule_in(rule: _Rule) -> Rule:
     return Rule(
-        _retry_in(rule.retry), rule.implicit, rule.services, rule.questions, rule.settings, rule.timeout
+        retry_in(rule.retry), rule.implicit, rule.services, rule.questions, rule.settings, rule.timeout
     )
 
 
@@ -254,14 +207,6 @@ def _edit_in(item: _Edit) -> Edit:
     params = None if item.params == NOT_GIVEN else bytes(item.params)
     services = None if item.services is None else codec.same_names(item.services)
     return Edit(item.id, params, services, item.cost, item.priority, item.label)
-
-
-def _schedule_out(schedule: Schedule) -> Any:
-    return _Schedule(schedule.name, schedule.timing, _spec_out(schedule.spec), *astuple(schedule)[3:])
-
-
-def _schedule_in(said: Any) -> Schedule:
-    return Schedule(said.name, said.timing, _spec_in(said.spec), *astuple(said)[3:])
 
 
 _LIMITS: Final = get_type_hints(Limits)
@@ -316,10 +261,10 @@ _OUT: Final[dict[type, tuple[str, _Out | None]]] = {
     Charge: ("charge", None),
     Observe: ("observe", None),
     Missed: ("missed", None),
-    PutSchedule: ("schedule", lambda item: _schedule_out(item.schedule)),
+    PutSchedule: ("schedule", lambda item: schedule_out(item.schedule)),
     DeclareSchedules: (
         "schedules",
-        lambda item: _Schedules([_schedule_out(one) for one in item.schedules], item.modules),
+        lambda item: _Schedules([schedule_out(one) for one in item.schedules], item.modules),
     ),
     Unschedule: ("unschedule", None),
     PauseSchedule: ("pause_schedule", None),
@@ -344,9 +289,9 @@ _IN: Final[dict[str, Callable[[msgspec.Raw], Item]]] = {
     "outcome": _reader(_Outcome, _outcome_in),
     "adjust": _reader(_Adjust, _adjust_in),
     "edit": _reader(_Edit, _edit_in),
-    "schedule": _reader(_Schedule, lambda said: PutSchedule(_schedule_in(said))),
+    "schedule": _reader(ScheduleForm, lambda said: PutSchedule(schedule_in(said))),
     "schedules": _reader(
-        _Schedules, lambda said: DeclareSchedules([_schedule_in(one) for one in said.schedules], said.modules)
+        _Schedules, lambda said: DeclareSchedules([schedule_in(one) for one in said.schedules], said.modules)
     ),
     "hello": _reader(
         _Hello, lambda item: Hello(item.worker, {name: _rule_in(rule) for name, rule in item.rules.items()})
@@ -414,25 +359,6 @@ def rule_text(rule: Rule) -> str:
 def read_rule(name: str, text: str) -> Rule:
     """The rule in such a text."""
     return _rule_in(codec.read_with(_decode_rule, text, f"rule of task {quoted(name)}"))
-
-
-# --- Schedules ------------------------------------------------------------------------------------
-
-_decode_schedule: Final = msgspec.json.Decoder(_Schedule).decode
-
-
-def schedule_text(schedule: Schedule) -> str:
-    """A schedule as text."""
-    return _encode(_schedule_out(schedule)).decode()
-
-
-def read_schedule(name: str, text: str) -> Schedule | None:
-    """The schedule in such a text; None where it is damaged, which is logged."""
-    try:
-        return _schedule_in(_decode_schedule(text))
-    except (TypeError, ValueError, LookupError, RecursionError) as error:
-        logger.error("schedule %s cannot be read, and submits nothing: %s", quoted(name), error)
-        return None
 
 
 # --- Parts of a plan ------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from runcue.core.model.record import HISTORY_KEPT, Record, WorkState
 from runcue.core.model.state import Head
 from runcue.core.schedule.plan import Key, Plan
 from runcue.core.views.query import marks_of
-from runcue.stores.sql import codec, columns, journal, statements, states, wire
+from runcue.stores.sql import codec, columns, forms, journal, statements, states, wire
 from runcue.stores.sql.connection import Row, Rows
 from runcue.stores.sql.inbox import Inbox
 from runcue.stores.sql.pruning import Deleted, purge
@@ -63,7 +63,7 @@ class Writer:
             if schedule is None:
                 self._session.execute(statements.SCHEDULE_DELETE, (name,))
             else:
-                self._session.execute(statements.SCHEDULE_UPSERT, (name, wire.schedule_text(schedule)))
+                self._session.execute(statements.SCHEDULE_UPSERT, (name, forms.schedule_text(schedule)))
         if plan.services:
             many(
                 statements.SERVICE_UPSERT,
