@@ -512,11 +512,12 @@ class Engine:
         if self._quiet is not None and not self._has_unread:
             self._signal_quiet()
         if plan.is_whole and self._loop_task is not None:
-            self.set_alarm(plan.wake_at)
+            self.set_alarm(plan.wake_at, plan.waits_for_wall)
 
-    def set_alarm(self, at: float) -> None:
-        """Take the next turn or exchange at that time, in place of the time set before."""
-        self._alarm.set(at)
+    def set_alarm(self, at: float, waits_for_wall: bool = False) -> None:
+        """Take the next turn or exchange at that time, in place of the time set before; with `waits_for_wall` also
+        when the wall clock is set."""
+        self._alarm.set(at, waits_for_wall)
 
     def _is_busy(self) -> bool:
         return self.pending + self._head.running > 0 or self._has_unread

@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context
 from typing import Any, Self, TypeVar, TypeVarTuple, Unpack
+from weakref import WeakMethod
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -135,6 +136,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._now = float(start)
         self._epoch = epoch
         self._wall_offset = 0.0
+        self._jump_listeners: list[WeakMethod[Callable[[], None]]] = []
         self._limit = limit
         self._ends_at = math.inf if limit is None else self._now + limit
         self._max_idle_real = max_idle_real
@@ -164,6 +166,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def jump_wall(self, seconds: float) -> None:
         """Set the wall clock forward, or back if negative. Timers and `now()` do not notice."""
         self._wall_offset += seconds
+        for listener in [
+            listener for reference in self._jump_listeners if (listener := reference()) is not None
+        ]:
+            listener()
+
+    def on_jump(self, listener: Callable[[], None]) -> None:
+        """Call a method after each `jump_wall`, as long as its object is there."""
+        self._jump_listeners = [one for one in self._jump_listeners if one() is not None]
+        self._jump_listeners.append(WeakMethod(listener))
 
     # What happens outside
 

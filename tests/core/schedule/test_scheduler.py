@@ -636,10 +636,11 @@ def test_scheduled_work_starts_when_the_wall_clock_says_so() -> None:
     assert bench.started == ["a"]
 
 
-def test_while_work_waits_for_the_wall_clock_it_is_looked_at_every_second() -> None:
+def test_while_a_unit_waits_for_the_wall_clock_the_plan_says_so() -> None:
     bench = Bench()
     bench.submit("a", run_at=START + 3600)
-    assert bench.plan.wake_at == START + 1
+    assert bench.plan.wake_at == START + 3600
+    assert bench.plan.waits_for_wall
     bench.wall += 3600
     bench.turn()
     assert bench.started == ["a"]

@@ -12,7 +12,6 @@ from heapq import heappop, heappush
 from msgspec.structs import replace
 
 from runcue.core.ledger.current import CurrentTurn
-from runcue.core.ledger.timers import WALL_CHECK
 from runcue.core.model.schedule import Schedule
 
 Entry = tuple[float, str]
@@ -109,11 +108,13 @@ class Schedules:
             yield self._by_name[entry[1]]
 
     def next_at(self) -> float:
-        """When a schedule is next due in queue time, or the wall clock has to be read again for one."""
-        turn = self._turn
+        """When a schedule is next due, in queue time."""
         at = self._first(self._by_queue_time, by_wall=False)
-        by_wall = self._first(self._by_wall, by_wall=True)
-        return at if by_wall == math.inf else min(at, turn.now + min(by_wall - turn.wall, WALL_CHECK))
+        return min(at, self._turn.now + self.next_by_wall() - self._turn.wall)
+
+    def next_by_wall(self) -> float:
+        """When a schedule is next due in wall time."""
+        return self._first(self._by_wall, by_wall=True)
 
     def _first(self, heap: list[Entry], *, by_wall: bool) -> float:
         while heap and not self._waits(heap[0], by_wall=by_wall):

@@ -20,8 +20,6 @@ LATER, WALL, BLOCKED = "later", "wall", "blocked"
 """The index keys of units that wait for queue time, for wall time and for other units."""
 FEW = 100
 """How many outdated entries a heap may hold, besides a multiple of the live units, before they are swept out."""
-WALL_CHECK = 1.0
-"""Seconds between looks at the wall clock while a unit waits for it: that clock may be set."""
 
 Entry = tuple[float, int, str]
 """A moment, and the number and id of a unit."""
@@ -102,11 +100,13 @@ class Timers:
                 working.set_head(name, None)
 
     def next_at(self) -> float:
-        """When a unit is next due, or the wall clock has to be read again for one."""
-        now, heads = self._turn.now, self._working.heads
-        at = min(self._first(self._later, LATER), heads.get(LATER, (math.inf, 0))[0])
-        by_wall = min(self._first(self._by_wall, WALL), heads.get(WALL, (math.inf, 0))[0])
-        return at if by_wall == math.inf else min(at, now + min(by_wall - self._turn.wall, WALL_CHECK))
+        """When a unit is next due."""
+        at = min(self._first(self._later, LATER), self._working.heads.get(LATER, (math.inf, 0))[0])
+        return min(at, self._turn.now + self.next_by_wall() - self._turn.wall)
+
+    def next_by_wall(self) -> float:
+        """When a unit is next due in wall time."""
+        return min(self._first(self._by_wall, WALL), self._working.heads.get(WALL, (math.inf, 0))[0])
 
     def _first(self, heap: list[Entry], name: str) -> float:
         """The first moment that a unit still waits for; outdated ones before it are dropped."""

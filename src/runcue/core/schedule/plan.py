@@ -401,7 +401,7 @@ class Plan:
                  "grants", "groups", "has_moved_alarm", "head", "index_keys", "is_notable", "is_whole", "keyed",
                  "lost", "parts", "pressure", "purged", "queues", "rated", "records", "replies", "respecified",
                  "retagged", "revived", "rewritten", "schedules", "services", "start", "stop", "tagged", "tasks",
-                 "wake_at", "workers")  # fmt: skip
+                 "waits_for_wall", "wake_at", "workers")  # fmt: skip
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -468,6 +468,8 @@ class Plan:
         self.is_whole = False
         """True when the turn planned everything; False when it only took the inbox in."""
         self.wake_at: float = float("inf")
+        self.waits_for_wall = False
+        """True when something waits for a moment of wall time: if that clock is set, the next turn is due at once."""
         self.depth = 0
         self.pressure: dict[str, float] = {}
         """How many units are pending and how loaded each service is: what a priority callback may look at."""

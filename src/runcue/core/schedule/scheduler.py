@@ -12,6 +12,7 @@ finish      add what has to be written besides records
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -242,6 +243,7 @@ class Scheduler:
         plan = ledger.turn.plan
         plan.is_whole = True
         plan.wake_at = self._wakes_at(may_start)
+        plan.waits_for_wall = min(ledger.timers.next_by_wall(), ledger.schedules.next_by_wall()) != math.inf
         return plan
 
     def _start(self, allowance: Allowance) -> None:
