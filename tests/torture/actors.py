@@ -49,6 +49,8 @@ CALLS_DOWN: Final = 6
 """How much work there is for the service that is down: each probe of its circuit waits for longer."""
 LONGEST_BREAK: Final = 0.08
 """Seconds between two calls of a strand, at most: what is submitted shall be done within seconds."""
+SCHEDULES: Final[dict[str, dict[str, Any]]] = {"tick": {"every": "1s"}, "second": {"cron": "* * * * * *"}}
+"""Each has a slot every second, which counts whenever somebody decides about it."""
 DRAIN_WITHIN: Final = 100.0
 DUMP: Final = "dump.json"
 MOST_ROWS: Final = 1_000_000
@@ -134,7 +136,7 @@ def opened(job: Job, log: Log) -> runcue.Cue:
     def began(work: Any, t: float) -> tuple[str, Callable[[str], None]]:
         token = f"{job.actor}.{next(tokens)}"
         log.write("info", "start", work=work.id, attempt=work.attempt, token=token, services=work.services, t=t,
-                  tag=work.params["tag"], task=work.task)  # fmt: skip
+                  tag=tag_of(work), task=work.task)  # fmt: skip
 
         def ended(outcome: str) -> None:
             log.write("info", "end", work=work.id, attempt=work.attempt, token=token, outcome=outcome)
@@ -174,6 +176,14 @@ def opened(job: Job, log: Log) -> runcue.Cue:
     cue.task("both", uses=["api", "disk"], retry=RETRY)(handle)
     cue.task("blocking", uses="disk", retry=RETRY)(block)
     cue.task("poison")(kill_worker)
+
+    async def slot(work: Any) -> str:
+        return await handle(work)
+
+    cue.task("slot")(slot)
+    for name, timing in SCHEDULES.items():
+        when: dict[str, Any] = {"name": name, "overlap": "queue", "missed": "all"}
+        (cue.every if "every" in timing else cue.cron)(*timing.values(), **when)(slot)
     return cue
 
 
@@ -202,6 +212,8 @@ async def drain(job: Job) -> None:
             seen.append(event)  # noqa: PERF401 (a comprehension would hand over nothing when it is cancelled)
 
     cue.start()
+    for name in SCHEDULES:
+        await cue.schedules.pause(name)
     log.write("info", "up")
     listener = asyncio.create_task(listen())
     began = now()
@@ -223,11 +235,16 @@ async def drain(job: Job) -> None:
     await cue.close()
 
 
+def tag_of(work: Any) -> str:
+    """What a work is known by: a unit of a schedule by its slot."""
+    return str(work.params.get("tag") or work.idempotency_key)
+
+
 def row_of(work: runcue.Work) -> dict[str, Any]:
     """What the checker wants to know of a work."""
     return {
         "id": work.id,
-        "tag": work.params["tag"],
+        "tag": tag_of(work),
         "task": work.task,
         "state": work.state.value,
         "attempt": work.attempt,

@@ -12,6 +12,7 @@ submission whose answer was lost is still known. The result of a handler is the 
     I6   no window of a rate holds more starts than it may, wherever it begins
     I7   no more run at once than a service allows
     I8   work starts after everything it depends on was completed, or never
+    I9   each slot of a schedule has one unit, and none is left out between two others
     I10  the work of a dead owner starts again in time
     I11  every start that counts has a number of its own; retries wait as their policy says
     I12  what was told about one work is a possible life, and how it ended was told
@@ -21,8 +22,10 @@ submission whose answer was lost is still known. The result of a handler is the 
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -47,6 +50,8 @@ FOLLOWS: Final[dict[str | None, frozenset[str]]] = {
 """Which event may come after which; an event that is final is followed by nothing."""
 ASIDES: Final = frozenset({"progress", "stale_completion", "lease_lost", "pending_warning"})
 """Events that are no move."""
+SLOT: Final = re.compile(r"schedule/(\w+)/(.+)").fullmatch
+"""The tag of a unit that a schedule submitted: its name, and a slot in every second."""
 ENDINGS: Final = {
     "completed": "completed",
     "skipped": "completed",
@@ -177,7 +182,7 @@ def ghosts(seen: Seen) -> Iterator[str]:
     for row in seen.dump:
         stored[row["tag"]].append(row["id"])
     for tag, works in stored.items():
-        if tag not in asked:
+        if tag not in asked and not SLOT(tag):
             yield f"{works} ({tag}) is stored, and nobody submitted it"
         if len(works) > 1:
             yield f"{tag} is stored {len(works)} times: {works}"
@@ -185,10 +190,25 @@ def ghosts(seen: Seen) -> Iterator[str]:
         if len(answered) > 1:
             yield f"{tag} was accepted under several ids: {sorted(answered)}"
     for run in seen.runs:
-        if asked.get(run.tag, NEVER) > run.start:
+        if asked.get(run.tag, NEVER) > run.start and not SLOT(run.tag):
             yield f"work {run.work} ({run.tag}) started at {run.start:.6f}, before anybody submitted it"
         if run.work not in seen.rows:
             yield f"work {run.work} ({run.tag}) ran and is not stored"
+
+
+def broken_schedules(seen: Seen) -> Iterator[str]:
+    """I9."""
+    slots: dict[str, list[datetime]] = defaultdict(list)
+    for row in seen.dump:
+        if (found := SLOT(row["tag"])) is not None:
+            slots[found[1]].append(datetime.fromisoformat(found[2]))
+    for name, moments in slots.items():
+        for before, after in pairwise(sorted(moments)):
+            seconds = (after - before).total_seconds()
+            if seconds == 0:
+                yield f"slot {before} of schedule {name} has two units"
+            elif seconds > 1.5:
+                yield f"schedule {name} has no slot between {before} and {after}"
 
 
 # --- I3, I4, I5, I11: starts ----------------------------------------------------------------------
@@ -503,6 +523,7 @@ RULES: Final[dict[str, Callable[[Seen], Iterator[str]]]] = {
     "I6": witnesses_over_rate,
     "I7": crowds,
     "I8": early_dependents,
+    "I9": broken_schedules,
     "I10": slow_recoveries,
     "I11": miscounted_attempts,
     "LM11": early_probes,

@@ -56,7 +56,7 @@ def test_a_planted_bug_is_found_by_the_name_of_its_invariant(bug: str, invariant
 
 
 def test_every_invariant_has_a_bug_that_breaks_it() -> None:
-    assert set(BUGS.values()) | {"I14"} == set(INVARIANTS)
+    assert set(BUGS.values()) | {"I9", "I14"} == set(INVARIANTS)
 
 
 # --- single rules, by hand ------------------------------------------------------------------------
@@ -113,6 +113,18 @@ class Story:
 def test_a_submit_without_an_answer_may_have_happened_or_not() -> None:
     assert Story().submit("a", answer=None).found() == []
     assert Story().submit("a", answer=None).start("a").end("a").stored("a").found() == []
+
+
+def test_each_slot_of_a_schedule_has_one_unit_and_none_is_left_out() -> None:
+    def slots(*seconds: str) -> Story:
+        story = Story()
+        for number, second in enumerate(seconds):
+            story.stored(f"schedule/tick/2026-01-01T00:00:{second}Z", id=f"u{number}")
+        return story
+
+    assert [one for one in slots("00.250", "01.250", "02.250").found() if one == "I9"] == []
+    assert "I9" in slots("00.250", "02.250").found()
+    assert slots("00.250", "01.250", "01.250").found()[-1] == "I9"
 
 
 def test_a_batch_without_an_answer_is_there_whole_or_not_at_all() -> None:
