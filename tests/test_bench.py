@@ -31,7 +31,7 @@ IN_MEMORY = (
     *("dispatch", "depth", "memory", "blocked", "priority", "latency", "limiter", "batches", "imports"),
     *("cost", "typed"),
 )
-IN_A_FILE = ("durable", "rows", "history", "finding", "processes", "dashboard")
+IN_A_FILE = ("durable", "rows", "history", "finding", "schedules", "processes", "dashboard")
 NAMES = (*IN_MEMORY, *IN_A_FILE, "fleet")
 
 
