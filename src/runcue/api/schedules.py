@@ -31,8 +31,7 @@ class Schedules:
     async def __call__(self) -> builtins.list[ScheduleInfo]:
         """All schedules of the queue, by name, with their next and last units."""
         system = self._open("list schedules")
-        if system.store.is_inline:
-            await system.queries.now()  # a turn takes in what was declared
+        await system.queries.now()  # a turn has taken in what was declared
         return [shown(one) for one in await system.store.schedules()]
 
     async def pause(self, name: str) -> None:

@@ -139,6 +139,17 @@ def test_no_slot_before_start_and_none_after_until() -> None:
     assert shown(stored(at)).next_at is None
 
 
+@pytest.mark.parametrize("timing", [{"every": 3600.0}, {"cron": "0 * * * *"}])
+def test_no_slot_after_until_is_made_up_for(timing: dict[str, Any]) -> None:
+    at = Bench()
+    at.turn(PutSchedule(schedule(**timing, until=START + 4 * 3600)))
+    at.after(DAY)
+    [unit] = units(at)
+    slot = START + 4 * 3600 if "every" in timing else 4 * 3600.0
+    assert unit.spec.idempotency_key == key_of("s", slot)
+    assert stored(at).slot is None
+
+
 def test_an_interval_that_started_long_ago_goes_on_from_there() -> None:
     at = Bench()
     at.turn(PutSchedule(schedule(every=60.0, start=START - 30)))

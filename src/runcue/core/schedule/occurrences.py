@@ -118,12 +118,14 @@ def _following(ledger: Ledger, schedule: Schedule, slot: float) -> float | None:
 
 def _latest(ledger: Ledger, schedule: Schedule, slot: float, now: float) -> float:
     """The last slot that is due now, of a schedule that is due for a slot."""
-    timing = schedule.timing
+    timing, turn = schedule.timing, ledger.turn
+    end = now
+    if timing.until is not None:
+        end = min(now, timing.until if schedule.by_wall else timing.until - turn.wall + turn.now)
     if timing.every is not None:
-        latest = slot + max(0.0, (now - slot) // timing.every) * timing.every
+        latest = slot + max(0.0, (end - slot) // timing.every) * timing.every
     else:
         assert timing.cron is not None
-        end = now if timing.until is None else min(now, timing.until)
         latest = ledger.calendar.latest(timing.cron, timing.tz, slot, end)
     # The last one may have to wait for its jitter: then the one before it is the last.
     while latest > slot and latest + _lag(ledger, schedule, latest) > now:
