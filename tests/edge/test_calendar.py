@@ -99,8 +99,10 @@ def test_slots_are_the_same_from_wherever_one_looks(cron: str, zone: str, moment
         assert CALENDAR.after(cron, zone, moment + later) == rest[0]
 
 
-@given(CRONS, st.sampled_from(FEW), MOMENTS, st.integers(0, 5 * 86400))
-def test_the_latest_slot_is_the_last_of_all(cron: str, zone: str, moment: int, later: int) -> None:
+@given(CRONS, st.sampled_from(FEW), MOMENTS, st.integers(0, 5 * 86400).map(float) | st.floats(0, 5 * 86400))
+@example("5 */2 * * *", "UTC", 1_774_742_400, 7199.999)
+@example("5 */2 * * *", "UTC", 1_774_742_400, 7200.0)
+def test_the_latest_slot_is_the_last_of_all(cron: str, zone: str, moment: int, later: float) -> None:
     first = CALENDAR.after(cron, zone, moment)
     assert first is not None
     end, last, at = first + later, first, first

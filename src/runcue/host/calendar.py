@@ -8,6 +8,7 @@ Rules:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
@@ -49,7 +50,8 @@ class SystemCalendar:
 
         if moment <= after:
             return after
-        back = CronSim(expression(cron), datetime.fromtimestamp(moment + SECOND, zone_of(zone)), reverse=True)
+        end = datetime.fromtimestamp(math.floor(moment) + SECOND, zone_of(zone))  # itself no slot
+        back = CronSim(expression(cron), end, reverse=True)
         is_moved = back.fixup_tz is not None  # then some slots are not where their fields say
         try:
             near = next(back).timestamp() - (EARLIER if is_moved else SECOND)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from runcue.core.model.events import draft_of
 from runcue.core.model.record import Record, Spec, WorkState
 from runcue.core.model.retry import Retry
-from runcue.core.model.schedule import Schedule, ScheduleInfo, Timing, key_of, shown
+from runcue.core.model.schedule import NO_CALENDAR, Schedule, ScheduleInfo, Timing, key_of, shown
 from runcue.core.model.settings import Rule
 from runcue.core.schedule.plan import (
     DeclareSchedules,
@@ -579,3 +579,47 @@ def test_what_users_see_of_a_schedule() -> None:
         "every 60s".replace("60s", "1m"),
     )
     assert (info.next_at, info.last_at, info.runs) == (START + 120, START + 60, 1)
+
+
+# --- Corners ----------------------------------------------------------------------------------------------
+
+
+def test_the_last_slot_of_cron_that_is_due_is_found_beside_one_that_waits_for_its_jitter() -> None:
+    for minutes in range(61, 400, 17):
+        at = bench(cron="0 * * * *", jitter=3500.0)
+        at.after(60.0 * minutes)
+        slot, due = stored(at).slot, stored(at).due
+        assert slot is not None
+        assert due is not None
+        assert due > at.wall
+        assert slot - at.wall < 3600
+        assert len(units(at)) <= 1
+
+
+def test_a_task_that_came_lets_go_on_what_waited_for_it_and_nothing_else() -> None:
+    shared, one, _ = two()
+    for task in ("later", "never"):
+        one.turn(PutSchedule(schedule(task, every=60.0, spec=replace(FREE, task=task))))
+    one.after(60)
+    Process(shared, "three", rules={"later": Rule(Retry())}).after(1)
+    assert {name: one.problem is None for name, one in shared.schedules.items()} == {
+        "later": True,
+        "never": False,
+    }
+
+
+def test_a_moment_that_no_schedule_waits_for_any_more_is_passed_over() -> None:
+    at = bench(every=60.0)
+    at.turn(PutSchedule(schedule(every=100.0)))
+    assert at.after(60).wake_at == START + 100
+    assert units(at) == []
+    at = bench(every=60.0)
+    at.after(59, PutSchedule(schedule("other", every=60.0)))
+    at.after(1, PauseSchedule("s", True))
+    at.after(60)
+    assert [unit.spec.tags for unit in units(at)] == [(("schedule", "other"),)]
+
+
+def test_who_decides_about_no_schedules_has_an_empty_calendar() -> None:
+    assert NO_CALENDAR.after("@daily", "UTC", 5.0) is None
+    assert NO_CALENDAR.latest("@daily", "UTC", 5.0, 9.0) == 5.0
