@@ -100,6 +100,15 @@ def encode(value: Any, root: str = "params") -> bytes:
 
 def plain(value: Any) -> Any:
     """A result of any supported type in text, numbers, lists and dicts."""
+    kind = type(value)
+    # JSON gives these back as they are.
+    if (
+        value is None
+        or kind is bool
+        or (kind is int and parse.SMALLEST_INT <= value <= parse.LARGEST_INT)
+        or (kind is str and value.isascii())
+    ):
+        return value
     return _decode(encode(value, "result"))
 
 
