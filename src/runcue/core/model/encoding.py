@@ -29,6 +29,8 @@ ADVICE: Final = (
 )
 
 
+PLAIN: Final = frozenset({str, int, float, bool, type(None)})
+"""The types of values that have no parts."""
 SETS: Final = (msgspec.inspect.SetType, msgspec.inspect.FrozenSetType)
 PLAIN_SETS: Final = ({str}, {int})
 """The types of items that sort by themselves."""
@@ -114,6 +116,8 @@ def plain(value: Any) -> Any:
 
 def without_models(value: Any) -> Any:
     """The same lists and dicts, with dataclasses, Structs and pydantic models as dicts."""
+    if type(value) in PLAIN:
+        return value
     if isinstance(value, dict):
         return {key: without_models(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
