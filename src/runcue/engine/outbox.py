@@ -43,7 +43,7 @@ class Outbox:
         if not items:
             return None
         self.number += 1
-        for item in items if not REQUESTS.isdisjoint(map(type, items)) else ():
+        for item in [one for one in items if type(one) in REQUESTS]:  # most are none
             if type(item) is Submit:
                 can_be_refused = not item.is_plain or item.services or item.has_cost or self._is_refusing
                 item.is_answered = bool(can_be_refused)
