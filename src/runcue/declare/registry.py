@@ -128,6 +128,9 @@ class Registry:
         """True when some task chooses its services for each unit."""
         self._database = database
         self._names: dict[object, str | None] = {}
+        self._usual: list[Spec] | None = None
+        """The last specs that were made, if all have nothing but an id made for them, a task with its services and
+        timeout, and params."""
 
     # declaring ----------------------------------------------------------------------------------------
 
@@ -400,6 +403,7 @@ class Registry:
             )
         tasks, most = self.tasks, self.options.max_params
         specs: list[Spec] = []
+        add, are_usual = specs.append, True
         try:
             for item in items:
                 known = None
@@ -408,12 +412,14 @@ class Registry:
                 if known is not None and known.is_checked and known.is_plain:
                     data = known.encode(item["params"], most)
                     if type(data) is bytes:
-                        specs.append(Spec(make_id(), known.name, data, known.services, timeout=known.timeout))
+                        add(Spec(make_id(), known.name, data, known.services, timeout=known.timeout))
                         continue
-                specs.append(self._item(item, make_id))
+                are_usual = False
+                add(self._item(item, make_id))
         except (ConfigError, SubmitError) as error:
             error.args = (f"items[{len(specs)}]: {error}",)
             raise
+        self._usual = specs if are_usual else None
         return specs
 
     def _item(self, item: object, make_id: Callable[[], str]) -> Spec:
@@ -433,12 +439,8 @@ class Registry:
 
     def submission(self, specs: list[Spec]) -> Submit:
         """The inbox item for these units."""
-        is_plain = True
-        for spec in specs:
-            if not _is_plain(spec):
-                is_plain = False
-                break
-        submit = Submit(specs, is_plain)
+        are_usual, self._usual = specs is self._usual, None
+        submit = Submit(specs, are_usual or all(map(_is_plain, specs)), are_usual=are_usual)
         if self.picks_services:  # only the queue knows the services that this program does not declare
             submit.services = frozenset(
                 name for spec in specs for name in spec.services if not self._knows(name)

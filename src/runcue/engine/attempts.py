@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from runcue.core.limits.headers import asked
 from runcue.core.model.failure import Failure, classify, clean, describe, is_kind
 from runcue.core.model.outputs import filled
-from runcue.core.model.parse import decode_params
+from runcue.core.model.parse import LARGEST_INT, SMALLEST_INT, decode_params
 from runcue.core.model.record import Record, WorkState
 from runcue.core.schedule.outcome import STOPPED
 from runcue.core.schedule.plan import Cancel, Charge, Ended, Entered, Entry, Item, Outcome, Plan
@@ -231,6 +231,9 @@ class Attempts:
 
     def _kept(self, result: Any, task: Registered) -> Any:
         """A result as it is stored. Where it cannot be stored, the error keeps what can be shown of it."""
+        kind = type(result)
+        if kind is bool or (kind is int and SMALLEST_INT <= result <= LARGEST_INT):
+            return result  # every store gives it back as it is, whatever the annotation says
         try:
             if task.returns is not None:
                 result = task.returns.encode(result)

@@ -13,6 +13,9 @@ from runcue.core.schedule.plan import Item, Plan, Ref, Submit, Withdraw
 from runcue.engine.replies import Replies
 from runcue.ports import Outgoing, Received
 
+REQUESTS = frozenset({Submit, Withdraw})
+"""The items of which a post has to say more."""
+
 
 class Outbox:
     """Posts by number, with the process that took each."""
@@ -40,7 +43,7 @@ class Outbox:
         if not items:
             return None
         self.number += 1
-        for item in items:
+        for item in [one for one in items if type(one) in REQUESTS]:  # most are none
             if type(item) is Submit:
                 can_be_refused = not item.is_plain or item.services or item.has_cost or self._is_refusing
                 item.is_answered = bool(can_be_refused)

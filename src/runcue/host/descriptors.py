@@ -29,7 +29,8 @@ def guard(descriptor: int) -> int:
 
 def close(descriptor: int) -> None:
     """Close a guarded descriptor."""
-    with forget(descriptor):
+    with forking:  # as `forget` does, for every file of every command
+        _guarded.discard(descriptor)
         os.close(descriptor)
 
 

@@ -45,6 +45,8 @@ def log_events(plan: Plan) -> None:
     if least > logging.DEBUG and not plan.is_notable:
         return
     for emitted in plan.events:
+        if least > logging.DEBUG and type(emitted) is not EventDraft:
+            continue  # an everyday event
         level = _level(draft_of(emitted))
         if level >= least:
             event = make_event(0, emitted)

@@ -140,6 +140,7 @@ async def test_turns_that_follow_each_other_arrange_one_wake_up_of_the_others(
     monkeypatch.setattr(wakeups, "EVERY", 1000.0)
     monkeypatch.setattr(wakeups, "post_to_loop", lambda loop, callback: posted.append(callback))
     async with watching(path) as one:
+        monkeypatch.setattr(one.store._wakeups, "_peers", lambda: {one.store.worker, "another"})
         monkeypatch.setattr(one.store._wakeups, "_poke", lambda workers, urgent: poked.append({*workers}))
         for number in range(1, 6):
             await one.hand.write(pending(number))
@@ -149,6 +150,20 @@ async def test_turns_that_follow_each_other_arrange_one_wake_up_of_the_others(
         await until(lambda: len(poked) == 2)
         await one.hand.write(pending(6))
         assert len(posted) == 2, "what is committed after a wake-up is followed by another"
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_a_process_that_is_alone_wakes_nobody_and_not_its_own_loop(
+    path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    posted: list[Callable[[], None]] = []
+    monkeypatch.setattr(wakeups, "post_to_loop", lambda loop, callback: posted.append(callback))
+    async with watching(path) as one:
+        peers = [one.store.worker] if is_known else []
+        monkeypatch.setattr(one.store._wakeups, "_peers", lambda: peers)
+        for number in range(1, 4):
+            await one.hand.write(pending(number))
+        assert posted == []
 
 
 async def test_a_turn_that_fails_leaves_a_process_that_can_be_told(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 from msgspec.structs import asdict, replace
 
+from runcue import Cue, Work
 from runcue.core.model.record import Attempt, Extras, Progress, Record, Spec, WorkState
 from runcue.core.model.retry import Retry
 from runcue.stores.sql import codec, statements
@@ -65,3 +68,40 @@ def test_both_ways_write_the_same_row(record: Record) -> None:
         assert written(statements.INSERT_PLAIN, codec.plain_row(record, 1.0, 31.0)) == long
     else:
         assert written(statements.INSERT_PLAIN, codec.plain_row(record, 1.0, 31.0)) != long
+
+
+async def test_units_that_are_known_to_be_usual_are_plain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[Record] = []
+    made: list[Record] = []
+
+    def is_plain(record: Record) -> bool:
+        looked_at.append(record)
+        return kinds[1](record)
+
+    def plain_row(record: Record, *more: Any) -> Any:
+        made.append(record)
+        return kinds[0](record, *more)
+
+    kinds = codec.plain_row, codec.is_plain
+    monkeypatch.setattr(codec, "is_plain", is_plain)
+    monkeypatch.setattr(codec, "plain_row", plain_row)
+    async with Cue(tmp_path / "queue.db") as cue:
+        cue.task("work")(len_of_params)
+        cue.service("slow", rate="1/h")
+        cue.task("slow", uses="slow")(len_of_params)
+        cue.task("watched", timeout=5)(len_of_params)
+        await cue.submit_many({"task": "work", "params": {"n": n}} for n in range(30))
+        await cue.submit_many({"task": "slow", "params": {"n": n}} for n in range(30))
+        await cue.submit_many({"task": name} for name in ("work", "watched"))
+        some = await cue.submit_many({"task": "work", "params": {"n": n}, "delay": 9} for n in range(2))
+        await asyncio.gather(*(cue.cancel(id) for id in some))
+        await cue.submit_many([{"task": "work", "params": {}}, {"task": "work", "params": {}, "group": "g"}])
+    known = [record for record in made if record not in looked_at]
+    assert len(known) == 60
+    assert all(map(kinds[1], made))
+
+
+def len_of_params(work: Work) -> int:
+    return len(work.params)

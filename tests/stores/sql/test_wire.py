@@ -139,6 +139,53 @@ def test_what_units_have_in_common_travels_once() -> None:
     assert wire.submitted(text, "a2") == alike[2]
 
 
+def singly(*ids: str, **fields: Any) -> list[Submit]:
+    """Plain submissions of one unit each."""
+    spec = Spec("", "call", b"{}", ("api",))
+    return [Submit([replace(spec, id=id)], is_plain=True, is_answered=False, **fields) for id in ids]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        singly("a", "b", "c"),
+        [*singly("a", "b"), Ended("x", 1), *singly("c", "d")],
+        [*singly("a", "b"), Cancel("x"), *singly("c", "d"), Ended("x", 1)],
+        [Submit([SPEC, SPEC], is_plain=True, is_answered=False), *singly("a")],
+        [*singly("a", "b"), *singly("c", services=frozenset({"x"})), *singly("d", may_wait=True)],
+        [Submit([SPEC], is_plain=True), *singly("a", "b")],
+    ],
+    ids=[
+        "alike",
+        "among reports",
+        "around a request",
+        "of several units",
+        "with more",
+        "behind an answered one",
+    ],
+)
+def test_submissions_that_travel_as_one_come_back_singly_and_in_their_places(items: list[Item]) -> None:
+    text = wire.items_text(items)
+    assert [*map(said, wire.read_items(text))] == [*map(said, items)]
+    assert [spec for item in items if isinstance(item, Submit) and not item.is_answered
+            for spec in item.specs] == wire.accepted(text)  # fmt: skip
+
+
+def test_what_submissions_have_in_common_travels_once() -> None:
+    assert wire.items_text([*singly("a", "b"), Ended("x", 1), *singly("c", "d")]).count('"call"') == 2
+    text = wire.items_text([Ended("x", 1), *singly("a", "b", "c")])
+    assert text.count('"call"') == 1
+    found = wire.submitted(text, "c")
+    assert found is not None
+    assert found.id == "c"
+
+
+def test_before_an_item_that_is_answered_each_submission_travels_for_itself() -> None:
+    """An earlier release finds it by its place, and does not take them apart."""
+    text = wire.items_text([*singly("a", "b"), Cancel("x"), *singly("c", "d")])
+    assert [name for name, _ in msgspec.json.decode(text)] == ["submit", "submit", "cancel", "submit"]
+
+
 def test_code_and_exceptions_stay_at_home() -> None:
     hello = Hello(WORKER, {"call": replace(RULE, retry=Retry(3, retry_on=ValueError))})
     [found] = wire.read_items(wire.items_text([hello]))
@@ -166,7 +213,8 @@ def test_a_newer_kind_of_item_is_told_apart_from_damage() -> None:
     with pytest.raises(wire.Unfamiliar):
         wire.read_items('[["cancel",{"id":"a"}],["dance",{}]]')
     for text in ("", "{}", '[["cancel",{"id":5}]]', '[["submit",{"specs":[[1]],"is_plain":true}]]',
-                 '[["submit",{"specs":[],"is_plain":true,"alike":[[["a",{}]]]}]]'):  # fmt: skip
+                 '[["submit",{"specs":[],"is_plain":true,"alike":[[["a",{}]]]}]]',
+                 '[["submit",{"specs":[],"is_plain":true,"sizes":[1]}]]'):  # fmt: skip
         with pytest.raises(errors.StorageCorrupt):
             wire.read_items(text)
 

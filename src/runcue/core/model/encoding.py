@@ -29,6 +29,8 @@ ADVICE: Final = (
 )
 
 
+PLAIN: Final = frozenset({str, int, float, bool, type(None)})
+"""The types of values that have no parts."""
 SETS: Final = (msgspec.inspect.SetType, msgspec.inspect.FrozenSetType)
 PLAIN_SETS: Final = ({str}, {int})
 """The types of items that sort by themselves."""
@@ -100,11 +102,22 @@ def encode(value: Any, root: str = "params") -> bytes:
 
 def plain(value: Any) -> Any:
     """A result of any supported type in text, numbers, lists and dicts."""
+    kind = type(value)
+    # JSON gives these back as they are.
+    if (
+        value is None
+        or kind is bool
+        or (kind is int and parse.SMALLEST_INT <= value <= parse.LARGEST_INT)
+        or (kind is str and value.isascii())
+    ):
+        return value
     return _decode(encode(value, "result"))
 
 
 def without_models(value: Any) -> Any:
     """The same lists and dicts, with dataclasses, Structs and pydantic models as dicts."""
+    if type(value) in PLAIN:
+        return value
     if isinstance(value, dict):
         return {key: without_models(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -69,7 +69,11 @@ def take(ledger: Ledger, submit: Submit, is_next: bool = False) -> object:
         return refusal
     if duplicates is not None:
         duplicates.apply()
-    for record in ledger.accept(fresh, is_plain=submit.is_plain, at=submit.at):
+    others = ledger.accept(fresh, is_plain=submit.is_plain, at=submit.at)
+    if submit.are_usual and not others:
+        newest = ledger.counters.seq
+        ledger.turn.plan.usual.update(range(newest - len(fresh) + 1, newest + 1))
+    for record in others:
         if record.spec.depends_on:
             ledger.retention.want_for(record)
             join(ledger, record)

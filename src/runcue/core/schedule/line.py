@@ -177,6 +177,12 @@ class Line:
                 self.pop()
                 taken.append(head)
             elif fifo:
+                if not self._dead:  # those up to one that comes before `limit` do so, too
+                    amount = min(most - len(taken), len(fifo))
+                    last = fifo[amount - 1]
+                    if last.rank < limit[0] or (last.rank, last.seq) <= limit:
+                        taken += [fifo.popleft() for _ in range(amount)]
+                        continue
                 head = fifo[0]
                 if not self._dead or records.get(head.id) is head:
                     if head.rank >= limit[0] and (head.rank, head.seq) > limit:

@@ -48,6 +48,9 @@ class Submit(msgspec.Struct, eq=False):
     """False when no caller waits for the ids: nothing can be refused, and the units count as accepted already."""
     at: float | None = None
     """When they were submitted, if that is not this turn."""
+    are_usual: bool = False
+    """True when it is known that all are submitted with an id made for them, a task with its services and timeout,
+    and params, and with nothing else."""
 
 
 class Submission(msgspec.Struct, eq=False):
@@ -401,7 +404,7 @@ class Plan:
                  "grants", "groups", "has_moved_alarm", "head", "index_keys", "is_notable", "is_whole", "keyed",
                  "lost", "parts", "pressure", "purged", "queues", "rated", "records", "replies", "respecified",
                  "retagged", "revived", "rewritten", "schedules", "services", "start", "stop", "tagged", "tasks",
-                 "waits_for_wall", "wake_at", "workers")  # fmt: skip
+                 "usual", "waits_for_wall", "wake_at", "workers")  # fmt: skip
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -440,6 +443,9 @@ class Plan:
         """The index keys of pending units whose first record may have changed."""
         self.revived: set[str] = set()
         """Those of `records` that were final before."""
+        self.usual: set[int] = set()
+        """The numbers of new units that had nothing unusual when they were accepted: unless they are `rewritten`, a
+        store need not look for anything but a start."""
         self.rewritten: set[str] = set()
         """Those of `records` in which other fields changed than a start or a completion changes."""
         self.respecified: set[str] = set()

@@ -120,15 +120,18 @@ class Scheduler:
         # What this process had left in a post, before it took over, is older than its items.
         before, others = ([one for one in said if (one[0] == mine) is is_mine] for is_mine in (True, False))
         for worker, some in (*before, (mine, items), *others):
+            if Hello not in map(type, some):
+                continue
             ledger.turn.act_for(worker)
             for item in some:
                 if type(item) is Hello:
                     takeover.greet(ledger, item)
         ledger.turn.act_for_itself()
         # The limits that this process declares say how far back stored starts have to be counted.
-        for item in items:
-            if type(item) is Declare and item.is_quiet:
-                _declare(ledger, item)
+        if Declare in map(type, items):
+            for item in items:
+                if type(item) is Declare and item.is_quiet:
+                    _declare(ledger, item)
 
     def keep_here(self, tasks: frozenset[str]) -> None:
         """Have this process run all units of these short tasks itself, if it can run them."""
@@ -148,9 +151,9 @@ class Scheduler:
     def needs(self, items: Sequence[Item]) -> ReadRequest:
         """What has to be read before these items can be decided."""
         ledger = self.ledger
-        some = [
-            item for item in items if type(item) in LOOKS_UP and not (type(item) is Submit and item.is_plain)
-        ]
+        some: list[Item] = []
+        if not LOOKS_UP.isdisjoint(map(type, items)):
+            some = [item for item in items if type(item) in LOOKS_UP and not _is_plain(item)]
         if not some and not ledger.waiting_submits and not ledger.schedules.due():
             return NOTHING
         wanted = ReadRequest()
@@ -326,6 +329,10 @@ class Scheduler:
     def declare(self, limits: Limits) -> None:
         """Declare a service, or change its limits."""
         _declare(self.ledger, Declare(limits, is_quiet=True))
+
+
+def _is_plain(item: Item) -> bool:
+    return type(item) is Submit and item.is_plain
 
 
 # what each kind of item does -------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from runcue.errors import CommandFailed, quoted
 from runcue.executors.command.arguments import bad_command, checked
 from runcue.executors.command.child import Child, exit_code_of, is_our_child, names_of, signal_session
-from runcue.executors.command.launch import NO_ROOM, asked, environment, no_room, outcome, refusal
+from runcue.executors.command.launch import NO_ROOM, asked, environment, no_room, outcome, program, refusal
 from runcue.executors.command.output import LIMIT, Output, Watcher, is_lack, make_folder, stem
 from runcue.executors.command.reaper import SHELL, Reaper, disown
 from runcue.executors.command.text import KEEP
@@ -140,13 +140,15 @@ class CommandExecutor:
         script = None
         try:
             line, script = script_of(argv)
+            shown = environment(options.env)
             started = Popen(
                 line,
+                executable=program(line[0], (os.environ if shown is None else shown).get("PATH")),
                 stdin=self._nothing,
                 stdout=output.out.writing,
                 stderr=output.err.writing,
                 cwd=options.cwd,
-                env=environment(options.env),
+                env=shown,
                 start_new_session=True,
                 pass_fds=[one for one in (lock, script) if one is not None],
             )

@@ -36,10 +36,46 @@ def environment(extra: Mapping[str, str] | None) -> dict[str, str] | None:
 
     None when it equals the environment of this process: inheriting it costs least.
     """
-    if not extra and not any(map(is_hidden, os.environ)):
+    here, shown = _environment.shown()
+    if not extra and len(shown) == len(here):
         return None
-    shown = {name: value for name, value in os.environ.items() if not is_hidden(name)}
-    return shown | dict(extra or {})
+    return {**shown, **(extra or {})}
+
+
+class _Environment:
+    """The variables of this process: they are looked through anew when one has changed, which takes Python as long as
+    the start of a command."""
+
+    def __init__(self) -> None:
+        self._last: tuple[dict[Any, Any], dict[str, str]] = {}, {}
+
+    def shown(self) -> tuple[Mapping[Any, Any], Mapping[str, str]]:
+        """All variables, as Python keeps them, and those that commands see."""
+        last, here = self._last, getattr(os.environ, "_data", os.environ)
+        if here != last[0]:
+            some = {name: value for name, value in os.environ.items() if not is_hidden(name)}
+            last = self._last = dict(here), some
+        return last
+
+
+_environment = _Environment()
+
+
+def program(name: str, search: str | None) -> str | None:
+    """Where the command of that name is, by the folders of PATH; None where that is left to the system.
+
+    Popen would have the new process try every folder, and make the path of each anew for every command. A folder that
+    is not absolute means another one in the folder of the command.
+    """
+    if "/" in name or not name or not search:
+        return None
+    for folder in search.split(":"):
+        if folder[:1] != "/":
+            return None
+        path = f"{folder}/{name}"
+        if os.access(path, os.X_OK) and os.path.isfile(path):  # noqa: PTH113 (for every command)
+            return path
+    return None
 
 
 def is_hidden(name: str) -> bool:

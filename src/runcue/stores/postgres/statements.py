@@ -58,6 +58,7 @@ INBOX: Final = _INBOX.format(1)
 """As many posts as one turn may take."""
 _KEYS: Final = ("seq", "id")
 POSTGRES: Final = Dialect(
+    many=lambda connection: connection.executemany,
     insert=inserting("work_units", columns.WRITTEN),
     insert_plain=inserting(
         "work_units", columns.PLAIN, columns.USUAL, own=[("id", "seq", "params", "token")]

@@ -24,13 +24,16 @@ class Wakeups:
 
     def __init__(
         self,
+        me: str,
         thread: StoreThread,
         peers: Callable[[], Collection[str]],
         poke: Callable[[Iterable[str], Iterable[str]], None],
         *,
         is_at_once: bool,
     ) -> None:
-        """`poke(workers, urgent)` wakes workers; `urgent` are those for which something was left."""
+        """`poke(workers, urgent)` wakes workers; `urgent` are those for which something was left. `peers` may name
+        `me`, which is not woken."""
+        self._me = me
         self._thread = thread
         self._peers = peers
         self._poke = poke
@@ -46,6 +49,8 @@ class Wakeups:
         """A turn with this plan was committed."""
         if plan.parts:
             self.wake(plan.parts)
+        if all(worker == self._me for worker in self._peers()):
+            return  # and the loop, which the answer of the turn wakes anyway, is left alone until then
         now = time.monotonic()
         if now - self._told_at < self._every() and not (
             plan.lost or plan.has_moved_alarm or self._is_at_once

@@ -11,10 +11,11 @@ from typing import Any, Final
 import msgspec
 
 from runcue.core.model.events import EVERY_EVENT, Event, EventDraft, EventFilter, News, make_event
-from runcue.core.model.record import Record
+from runcue.core.model.record import Record, WorkState
 from runcue.errors import StorageCorrupt, quoted
 
 EVERYDAY: Final = ("queued", "started", "completed")
+COMPLETED: Final = WorkState.COMPLETED
 _codes = {"pending": 0, "running": 1, "completed": 2}
 _encode = msgspec.json.Encoder().encode
 _encode_any = msgspec.json.Encoder(enc_hook=repr).encode
@@ -29,28 +30,29 @@ def pack(events: Iterable[News]) -> bytes:
     rows: list[list[Any]] = []
     state = task = services = chosen = began = ended = attempt = group = None
     ids: list[str] = []
+    add = ids.append
     groups: dict[int, str] = {}
     for news in events:
         if type(news) is Record:
             spec = news.spec
             if (
                 news.state is not state
-                or news.started_at is not began
-                or news.completed_at is not ended
-                or news.attempt is not attempt
                 or spec.task is not task
                 or spec.services is not services
+                or news.attempt is not attempt
                 or news.chosen is not chosen
-                or spec.group != group
+                or (spec.group is not group and spec.group != group)
+                or (state is COMPLETED and (news.started_at is not began or news.completed_at is not ended))
             ):
                 state, began, ended, attempt = news.state, news.started_at, news.completed_at, news.attempt
                 task, services, chosen, group = spec.task, spec.services, news.chosen, spec.group
                 duration = None if began is None or ended is None else ended - began
                 ids = []
+                add = ids.append
                 rows.append([_codes[state], task, news.services[:1], attempt, duration, ids])
                 if group is not None:
                     groups[len(rows) - 1] = group
-            ids.append(news.id)
+            add(news.id)
         else:
             assert isinstance(news, EventDraft)
             state = None
@@ -69,8 +71,13 @@ def pack(events: Iterable[News]) -> bytes:
 def _shortened(ids: list[str]) -> tuple[str, list[str]]:
     """The common beginning of some ids, and the rest of each: ids made by runcue differ only at their end."""
     first, last = min(ids), max(ids)
-    same = next((place for place, sign in enumerate(first) if last[place : place + 1] != sign), len(first))
-    return first[:same], [work_id[same:] for work_id in ids]
+    same = len(first)
+    while not last.startswith(start := first[:same]):
+        same -= 1
+    ends = "\n".join(("", *ids)).split("\n" + start)[1:]  # an id has no line break
+    if len(ends) != len(ids):  # but for one that somebody has put into the table
+        ends = [work_id[same:] for work_id in ids]
+    return start, ends
 
 
 def _words(news: EventDraft) -> list[Any]:

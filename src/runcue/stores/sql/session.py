@@ -22,7 +22,7 @@ class Session:
         """Go on with another connection to the same queue."""
         self.connection: Any = connection  # of either database
         self.execute: Callable[..., Rows] = connection.execute
-        self.executemany: Callable[..., Any] = connection.executemany
+        self.executemany: Callable[..., Any] = self.dialect.many(connection)
 
     @property
     def is_turn(self) -> bool:

@@ -46,6 +46,8 @@ def literal(value: str | int) -> str:
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """What one database is asked in its own words."""
 
+    many: Callable[[Connection], Callable[[Any, Iterable[Row]], Any]]
+    """What sends the statements for `executemany` through a connection."""
     insert: Any
     """INSERT of units; this and the next eleven are for `executemany`."""
     insert_plain: Any

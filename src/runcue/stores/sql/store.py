@@ -100,7 +100,7 @@ class SqlStore:
             self._turns, self._trouble, options.lease, self._prune, self._renew_leases
         )
         self._wakeups = Wakeups(
-            self._turns, lambda: self._tables.workers.pids, self._poke, is_at_once=is_on_loop
+            database.worker, self._turns, lambda: self._tables.workers.pids, self._poke, is_at_once=is_on_loop
         )
         self._peer_monitor = PeerMonitor(
             self._presence, database.peers, self._trouble, options.end_leftovers, is_on_loop=is_on_loop

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any, Final, get_type_hints
 
 import msgspec
@@ -101,6 +101,8 @@ class _Submit(msgspec.Struct, omit_defaults=True):
     is_answered: bool = True
     alike: list[list[_Alike]] = []
     """For each of the specs, those that follow it and differ in nothing but this; empty when there are none."""
+    sizes: list[int] = []
+    """How many units each of several submissions has that travel as one; empty where it is but one."""
 
 
 class _Withdraw(msgspec.Struct):
@@ -284,7 +286,6 @@ def _reader(kind: type, then: Callable[[Any], Item] | None = None) -> Callable[[
 
 
 _IN: Final[dict[str, Callable[[msgspec.Raw], Item]]] = {
-    "submit": _reader(_Submit, _submit_in),
     "withdraw": _reader(_Withdraw, lambda item: Withdraw(None, item.ref)),
     "outcome": _reader(_Outcome, _outcome_in),
     "adjust": _reader(_Adjust, _adjust_in),
@@ -302,28 +303,90 @@ _IN: Final[dict[str, Callable[[msgspec.Raw], Item]]] = {
 _decode_items = msgspec.json.Decoder(list[tuple[str, msgspec.Raw]]).decode
 
 
+_REPORTS: Final = frozenset({Outcome, Ended, Entered, Charge, Observe, Verdicts, Tell, Hello, Lost, Missed})
+"""Items that get no answer."""
+
+
 def items_text(items: Iterable[Item]) -> str:
     """Items as a post for the deciding process."""
-    said = []
-    for item in items:
+    said: list[tuple[str, Any]] = []
+    for item in _joined([*items]):
+        if type(item) is _Several:
+            said.append(("submit", _several_out(item)))
+            continue
         name, out = _OUT[type(item)]
         said.append((name, item if out is None else out(item)))
     return _encode(said).decode()
 
 
+def _joined(items: list[Item]) -> list[Any]:
+    """Items as they travel: submissions in a row that are alike as one, which costs each but its id and params.
+
+    Only behind the last item that gets an answer: an earlier release does not take them apart again, and answers name
+    an item by its place.
+    """
+    found: list[Any] = []
+    run: list[Submit] = []
+    behind = len(items)
+    while behind and (type(items[behind - 1]) in _REPORTS or _is_unanswered(items[behind - 1])):
+        behind -= 1
+    for place, item in enumerate(items):
+        if place >= behind and type(item) is Submit:
+            run.append(item)
+            continue
+        found += _as_one(run)
+        run = []
+        found.append(item)
+    return found + _as_one(run)
+
+
+def _is_unanswered(item: Item) -> bool:
+    is_bare = type(item) is Submit and item.is_plain and not (item.is_answered or item.may_wait)
+    return is_bare and not (item.services or item.has_cost)  # type: ignore[union-attr]
+
+
+def _as_one(run: list[Submit]) -> list[Any]:
+    return [_Several(run)] if len(run) > 1 else [*run]
+
+
+class _Several(msgspec.Struct):
+    """Several submissions that travel as one."""
+
+    submits: list[Submit]
+
+
+def _several_out(item: _Several) -> _Submit:
+    found = _submit_out(Submit([spec for one in item.submits for spec in one.specs], True, is_answered=False))
+    found.sizes = [len(one.specs) for one in item.submits]
+    return found
+
+
 def read_items(text: str) -> list[Item]:
     """The items in such a text."""
     try:
-        return [_item(name, body) for name, body in _decode_items(text)]
+        return [item for name, body in _decode_items(text) for item in _items(name, body)]
     except (TypeError, ValueError, LookupError, RecursionError) as error:
         raise codec.damaged("post", error) from error
 
 
-def _item(name: str, body: msgspec.Raw) -> Item:
+def _items(name: str, body: msgspec.Raw) -> list[Item]:
+    if name == "submit":
+        return [*_submits_in(msgspec.json.decode(body, type=_Submit))]
     read = _IN.get(name)
     if read is None:
         raise Unfamiliar(f"an item of the kind {quoted(name)}")
-    return read(body)
+    return [read(body)]
+
+
+def _submits_in(item: _Submit) -> list[Submit]:
+    """The submissions that travelled as one."""
+    whole = _submit_in(item)
+    if not item.sizes:
+        return [whole]
+    if sum(item.sizes) != len(whole.specs):
+        raise ValueError("the sizes of submissions do not add up")
+    rest = iter(whole.specs)
+    return [Submit([*islice(rest, size)], whole.is_plain, is_answered=False) for size in item.sizes]
 
 
 def submitted(text: str, work_id: str) -> Spec | None:

@@ -7,7 +7,7 @@ index key, and no units at all.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import astuple, replace
 
@@ -21,6 +21,8 @@ from runcue.stores.sql.inbox import Inbox
 from runcue.stores.sql.pruning import Deleted, purge
 from runcue.stores.sql.quarantine import Quarantine
 from runcue.stores.sql.session import Session
+
+LIVE: Final = (WorkState.PENDING, WorkState.RUNNING)
 
 
 class Writer:
@@ -123,12 +125,13 @@ class Writer:
 
     def _write_records(self, plan: Plan, before: Head, now: float, lease_until: float) -> None:
         many, words = self._session.executemany, self._session.dialect
-        revived, rewritten, newest = plan.revived, plan.rewritten, before.seq
+        revived, rewritten, usual, newest = plan.revived, plan.rewritten, plan.usual, before.seq
         plain, fresh, started, finished, others = [], [], [], [], []
         for record in plan.records.values():
             if record.seq > newest and (record.id not in revived or not self._has(record.id)):
                 lease = lease_until if record.token else None
-                if codec.is_plain(record):
+                is_usual = record.seq in usual and record.id not in rewritten and record.state in LIVE
+                if is_usual or codec.is_plain(record):
                     plain.append(codec.plain_row(record, now, lease))
                 else:
                     fresh.append(codec.insert_row(record, now, lease))

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from runcue.core.model.record import WorkState
-from runcue.stores.sql import statements
+from runcue.stores.sql import columns, statements
 from runcue.stores.sql.connection import Row
 from runcue.stores.sql.statements import SELECT, Dialect
+from runcue.stores.sqlite.blocks import Blocks, in_blocks
 
 DATA_VERSION: Final = "PRAGMA data_version"
 """Finds a number that changes when another connection has committed anything."""
@@ -36,14 +37,15 @@ def newest_of(keys: Iterable[str]) -> Iterator[tuple[str, Row]]:
 
 
 SQLITE: Final = Dialect(
+    many=in_blocks,
     insert=statements.INSERT,
-    insert_plain=statements.INSERT_PLAIN,
+    insert_plain=Blocks("work_units", columns.PLAIN, columns.USUAL, own=("id", "seq", "params", "token")),
     start=statements.START,
     finish=statements.FINISH,
     update=statements.UPDATE,
     edit=statements.EDIT,
     insert_attempt=statements.ATTEMPT_INSERT,
-    insert_grant=statements.GRANT_INSERT,
+    insert_grant=Blocks("service_log", columns.GRANT, own=("work_id",)),
     insert_letter=statements.LETTER,
     insert_tag=statements.TAG_INSERT,
     end_tag=statements.TAG_END,
