@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -46,9 +47,9 @@ def command_executor(clock: Clock, grace: float, folder: Path | None, jobs: Jobs
 def process_executor(clock: Clock, size: int, grace: float, jobs: Jobs) -> Executor:
     """Calls functions in a pool of processes."""
     from runcue.executors.process.executor import ProcessExecutor
-    from runcue.executors.process.keeper_link import link_maker
+    from runcue.executors.process.keeper_link import KeeperLink
 
-    return ProcessExecutor(clock, size, grace, link_maker(jobs))
+    return ProcessExecutor(clock, size, grace, partial(KeeperLink, jobs))
 
 
 def dask_executor(clock: Clock, cluster: Any, size: int, jobs: Jobs) -> Executor:

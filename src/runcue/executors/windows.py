@@ -6,6 +6,7 @@ import sys
 
 assert sys.platform == "win32"
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,9 +50,9 @@ def command_executor(clock: Clock, grace: float, folder: Path | None, jobs: Jobs
 def process_executor(clock: Clock, size: int, grace: float, jobs: Jobs) -> Executor:
     """Calls functions in a pool of processes."""
     from runcue.executors.process.executor import ProcessExecutor
-    from runcue.executors.process.spawner import spawner_maker
+    from runcue.executors.process.spawner import Spawner
 
-    return ProcessExecutor(clock, size, grace, spawner_maker(jobs))
+    return ProcessExecutor(clock, size, grace, partial(Spawner, jobs))
 
 
 def dask_executor(clock: Clock, cluster: Any, size: int, jobs: Jobs) -> Executor:
