@@ -170,8 +170,10 @@ class Executors:
         }
 
     def _process_pool(self) -> Executor:
-        grace = self._registry.options.grace
-        return processes.process_executor(self._clock, pool_size(self._registry), grace, self._locks())
+        from runcue.executors.process.executor import ProcessExecutor
+
+        size, grace = pool_size(self._registry), self._registry.options.grace
+        return ProcessExecutor(self._clock, size, grace, processes.make_keeper(self._locks()))
 
     def _subprocess(self) -> Executor:
         from runcue.executors.command.printed import files_folder
@@ -188,8 +190,11 @@ class Executors:
         return SshExecutor(self._clock, self._registry.options.grace)
 
     def _dask(self) -> Executor:
+        from runcue.executors.dask.executor import DaskExecutor
+
         cluster = self._registry.options.dask
-        return processes.dask_executor(self._clock, cluster, pool_size(self._registry), self._locks())
+        jobs: Any = self._locks()  # on Windows every task for Dask is refused when it is declared
+        return DaskExecutor(self._clock, cluster, pool_size(self._registry), jobs)
 
     def _locks(self) -> processes.Jobs:
         self._jobs = self._jobs or processes.make_jobs(self._jobs_folder)

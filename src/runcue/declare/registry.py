@@ -201,7 +201,9 @@ class Registry:
                 # Imported now: a missing library is an error at once, and no start waits.
                 import_module(processes.MODULES[where])
                 if where == "process_pool":
-                    import_module(processes.FUNCTIONS).check_importable(function)
+                    from runcue.executors.process.functions import check_importable
+
+                    check_importable(function)
             plain = () if picks is not None else names
             parameters = parameters_of(own, function, self.resources)
             handed = () if parameters is None else tuple(parameters.resources.values())
