@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from runcue.declare.arguments import NEEDS_PSYCOPG
 from runcue.errors import ConfigError
 from runcue.host.address import is_server
-from runcue.ports import Insertion
 from runcue.stores.postgres.address import address_of
 
 if TYPE_CHECKING:
+    from runcue.ports import Insertion
     from runcue.stores.sql.snapshot_reader import SnapshotReader
     from runcue.stores.sql.store import SqlStore
 

@@ -146,7 +146,7 @@ class PostgresSnapshotReader:
         }
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         link, self._link = self._link, None
         if link is not None:
             link.close()

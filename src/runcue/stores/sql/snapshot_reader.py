@@ -61,7 +61,7 @@ class SnapshotReader(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         ...
 
 

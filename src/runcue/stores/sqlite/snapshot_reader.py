@@ -147,7 +147,7 @@ class FileSnapshotReader:
         }
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._disk is not None:
             self._disk.close()
         connection, self._connection = self._connection, None
