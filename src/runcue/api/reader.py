@@ -168,7 +168,7 @@ class Reader:
 
         def look(tables: Tables) -> builtins.list[dict[str, Any]]:
             end = None if last is None else _found(tables, last).seq
-            found = self._snapshots.jobs(tables, state, queue, wanted, most, end)
+            found = self._snapshots.jobs(tables, jobs_view.JobQuery(state, queue, wanted, end, most))
             if state not in {None, "pending"}:
                 return found
             query = Query(queue=queue, before=end)
