@@ -32,8 +32,10 @@ OLD_NAMES = {
     "Mind": "WorkingSet", "Library": "TurnReader", "Lacks": "ReadRequest", "Places": "Capacity",
     "Waiting": "Timers", "Kept": "FinishedRetention", "Rehearsal": "DryRun", "Told": "EventDraft", "Asking": "Gates",
     "disappoint": "fail_waiters", "Inquiry": "Queries", "Complaints": "CallbackErrors", "Around": "Middleware",
-    "Errands": "StoreThread", "Hearing": "WakeupDebounce", "Neighbours": "PeerMonitor", "Looks": "SnapshotReader",
-    "guests": "transient", "mind": "working", "library": "reader", "unlearn": "forget",
+    "Errands": "StoreThread", "Claim": "Ticket", "Hearing": "WakeupDebounce", "Neighbours": "PeerMonitor",
+    "Looks": "SnapshotReader", "Looking": "ReadConnection", "Aside": "Quarantine", "Mending": "Rebuild",
+    "guests": "transient", "invite": "load", "doubtful": "unverified", "mind": "working", "library": "reader",
+    "unlearn": "forget", "mending": "rebuild",
 }  # fmt: skip
 OLD_PARAMETERS = {"lacks": "request"}
 OLD_WORDS = re.compile(r"(?<![a-z])(shelf|shelves|set_aside)(?![a-z])", re.IGNORECASE)

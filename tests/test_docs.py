@@ -398,6 +398,33 @@ def test_every_path_in_the_architecture_and_in_the_guide_for_contributors_leads_
         ] == []
 
 
+def undefined(row: str) -> list[str]:
+    """The names in a row of the guide for contributors that none of the files in it defines."""
+    words = [word for word in re.findall(r"`([^`]+)`", row) if not word.startswith(("python ", "make "))]
+    paths = [word.rstrip("/") for word in words if re.search(r"/|\.(?:py|js|css|md|toml|json)$", word)]
+    places = (ROOT, ROOT / "src" / "runcue", ROOT / "src" / "runcue" / "web" / "static")
+    found = [file for path in paths for place in places for file in place.glob(path)]
+    files = [one for file in found for one in ([file] if file.is_file() else file.rglob("*.py"))]
+    code, others = (
+        "\n".join(file.read_text(encoding="utf-8") for file in files if (file.suffix == ".py") is is_code)
+        for is_code in (True, False)
+    )
+    names = [re.findall(r"[\w-]+", word)[-1] for word in words if word.rstrip("/") not in paths]
+    definition = r"^\s*(?:async )?(?:def|class) {0}\b|^ *{0}(?:: [^=\n]+)? = "
+    return [
+        name
+        for name in names
+        if not re.search(definition.format(re.escape(name)), code, re.MULTILINE)
+        and not re.search(rf"\b{re.escape(name)}\b", others)
+    ]
+
+
+def test_the_guide_for_contributors_names_what_its_files_define() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("| to change or add |")[2]
+    rows = text[: text.index("\n\n")].splitlines()[2:]
+    assert {row.split("|")[1].strip(): names for row in rows if (names := undefined(row))} == {}
+
+
 def test_every_table_of_a_file_is_told_about() -> None:
     said = set(re.findall(r"`(\w+)`", (DOCS / "guides" / "durable.md").read_text(encoding="utf-8")))
     assert said >= TABLES

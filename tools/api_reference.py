@@ -71,7 +71,7 @@ PAGES = (
         "api/values.md",
         "Work and other values",
         "runcue",
-        "What methods return, and what callbacks and handlers are given. What each field of a work means is in"
+        "What methods return, and what callbacks and handlers are given. What each field of a unit means is in"
         " [Work](../reference.md#work).",
         (
             "Work",

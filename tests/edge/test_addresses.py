@@ -9,7 +9,7 @@ import pytest
 from runcue import Cue, Reader, Work, dependency_check_db, dependency_check_file, recover, write_output
 from runcue.engine.artifacts import declared
 from runcue.errors import RuncueError, SubmitError
-from runcue.host.address import file_in, is_address, is_postgres
+from runcue.host.address import file_in, is_address, is_server
 
 ADDRESSES = [
     "mysql://me:hunter2@host/queue",
@@ -71,13 +71,13 @@ def test_a_function_of_work_that_returns_an_address_is_refused() -> None:
 @pytest.mark.parametrize("text", ADDRESSES)
 def test_what_has_a_scheme_is_an_address(text: str) -> None:
     assert is_address(text)
-    assert not is_postgres(text)
+    assert not is_server(text)
 
 
 @pytest.mark.parametrize("text", ["postgresql://host/x", "postgres://host/x"])
 def test_the_address_of_a_database_is_told_from_others(text: str) -> None:
     assert is_address(text)
-    assert is_postgres(text)
+    assert is_server(text)
 
 
 @pytest.mark.parametrize(

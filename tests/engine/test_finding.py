@@ -202,6 +202,36 @@ async def test_the_failed_units_of_a_group_are_retried() -> None:
         assert (await cue.group("g").progress()).failed == 1
 
 
+@pytest.mark.parametrize("state", ["failed", "cancelled"])
+async def test_units_are_retried_after_those_that_they_depend_on(state: str) -> None:
+    async with program() as cue:
+        await cue.pause("default")
+        fails: dict[str, Any] = {"task": "read", "params": {"fails": True}, "group": "g"}
+        first = await cue.submit(**fails)
+        chain = [first]
+        for _ in range(3):
+            chain.append(await cue.submit(**fails, depends_on=chain[-1:]))
+        if state == "cancelled":
+            assert await cue.cancel(first, cascade=True)
+        else:
+            await cue.resume("default")
+            await cue.join()
+            await cue.pause("default")
+        assert [work.state for work in await cue.list(group="g")] == [state] * 4
+        assert await cue.retry(group="g", state=state) == 4
+        assert [work.state for work in await cue.list(group="g")] == ["pending"] * 4
+
+
+async def test_a_unit_is_not_retried_without_what_it_depends_on() -> None:
+    async with program() as cue:
+        first = await cue.submit("read", params={"fails": True})
+        last = await cue.submit("read", group="g", depends_on=[first])
+        await cue.join()
+        before = (await cue.get(last), await cue.last_event())
+        assert await cue.retry(group="g") == 0
+        assert (await cue.get(last), await cue.last_event()) == before, "nobody even tried"
+
+
 async def test_units_are_cancelled_and_retried_by_what_is_true_of_them() -> None:
     cue = program()
     ids = await submit_some(cue)

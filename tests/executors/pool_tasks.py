@@ -446,12 +446,14 @@ hidden = twice(hidden)
 async def own(folder: Path, functions: Iterable[str], has_jobs: bool, forks: bool) -> None:
     """Have functions called that never return, and wait to be killed."""
     from runcue.executors.process.executor import ProcessExecutor
-    from runcue.executors.process.keeper_link import link_maker
+    from runcue.executors.process.keeper_link import KeeperLink
     from runcue.executors.process_locks import Jobs
     from tests.executors.fakes import FakeTask, RealClock
     from tests.patience import until
 
-    pool = ProcessExecutor(RealClock(), 2, 30.0, link_maker(Jobs(folder / "jobs" if has_jobs else None)))
+    pool = ProcessExecutor(
+        RealClock(), 2, 30.0, partial(KeeperLink, Jobs(folder / "jobs" if has_jobs else None))
+    )
     files = [folder / name for name in functions]
     calls = []
     for file in files:

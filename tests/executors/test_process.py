@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from runcue.core.model.failure import classify
 from runcue.errors import WorkerLost
 from runcue.executors.process.executor import ProcessExecutor
 from runcue.executors.process.functions import check_importable
-from runcue.executors.process.keeper_link import link_maker
+from runcue.executors.process.keeper_link import KeeperLink
 from runcue.executors.process_locks import Jobs, end_leftovers
 from runcue.ports import TooLate
 from runcue.testing import VirtualLoop
@@ -57,7 +58,7 @@ class Pool(Caller):
     """A pool, and the processes that were seen to be its own."""
 
     def __init__(self, size: int = 2, grace: float = LONG, jobs: Path | None = None) -> None:
-        super().__init__(ProcessExecutor(RealClock(), size, grace, link_maker(Jobs(jobs))))
+        super().__init__(ProcessExecutor(RealClock(), size, grace, partial(KeeperLink, Jobs(jobs))))
         self._seen: set[int] = set()
 
     async def hanging(self, function: Callable[..., Any], file: Path) -> tuple[asyncio.Task, list[int]]:
@@ -888,12 +889,13 @@ def test_a_handler_that_workers_can_find_is_accepted(handler: Callable[..., Any]
 SCRIPT = """
 import asyncio
 import sys
+from functools import partial
 from tests.executors.fakes import FakeTask, RealClock
 from runcue import Work
 from runcue.executors.process_locks import Jobs
 from runcue.executors.process.executor import ProcessExecutor
 from runcue.executors.process.functions import check_importable
-from runcue.executors.process.keeper_link import link_maker
+from runcue.executors.process.keeper_link import KeeperLink
 
 def task(function):
     check_importable(function)
@@ -904,7 +906,7 @@ def double(work):
     return 2 * work.params["n"], __name__
 
 async def main():
-    pool = ProcessExecutor(RealClock(), 1, 1.0, link_maker(Jobs(None)))
+    pool = ProcessExecutor(RealClock(), 1, 1.0, partial(KeeperLink, Jobs(None)))
     try:
         print(await pool.run(Work(id="a", task="b", params={"n": 21}), FakeTask(double), None))
     except Exception as error:
@@ -969,7 +971,7 @@ from tests.patience import lives, until_sync
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 async def twice():
-    pool = ProcessExecutor(RealClock(), 1, 1.0, link_maker(Jobs(None)))
+    pool = ProcessExecutor(RealClock(), 1, 1.0, partial(KeeperLink, Jobs(None)))
     work = Work(id="a", task="b")
     pid = await pool.run(work, FakeTask(tasks.double), None)
     os.kill(pid, signal.SIGKILL)

@@ -32,7 +32,7 @@ import msgspec
 
 import runcue
 import runcue.api.cue
-from runcue.host.address import is_postgres
+from runcue.host.address import is_server
 from runcue.stores.presence import presence
 from runcue.stores.sql import database as sql_database
 from runcue.stores.sql import store as sql_store
@@ -83,7 +83,7 @@ class Stopping:
         self.place = ""
         for module in (file_transaction, sql_database, sql_store):
             vars(module)["crashpoint"] = self._passed
-        if is_postgres(target):
+        if is_server(target):
             from runcue.stores.postgres import exchange, transaction
 
             vars(exchange)["crashpoint"] = vars(transaction)["crashpoint"] = self._passed
@@ -191,7 +191,7 @@ class Program:
         assert self.cue._system is not None
         if self.cue._system.engine._one_at_a_time.locked():
             return False
-        if is_postgres(self._script.database):
+        if is_server(self._script.database):
             return True
         with Path(f"{self._script.database}.runcue", "turn").open(encoding="ascii") as file:
             if library.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):

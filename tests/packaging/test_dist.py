@@ -38,9 +38,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", ["py.typed", "web/static/index.html", "web/static/app.js", "sim/page.html", "sim/seeds.txt"]
-)
+@pytest.mark.parametrize("name", ["py.typed", "web/static/index.html", "web/static/app.js", "sim/page.html"])
 def test_files_that_are_no_code_are_in_the_wheel(built: Built, name: str) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
         assert archive.read(f"runcue/{name}") == (ROOT / "src" / "runcue" / name).read_bytes()

@@ -318,8 +318,9 @@ def test_rows_of_jobs_are_those_of_the_view(tmp_path: Path) -> None:
         connection.execute("UPDATE work_units SET created_at = 1e15, delay = NULL WHERE id = 'p1'")
         connection.execute("UPDATE work_units SET created_at = 1700000000.0006, token = 7 WHERE id = 'p2'")
         connection.execute("UPDATE work_units SET params = '{\"command\": {\"a\": [1]}}' WHERE id = 'after'")
-        raw = connection.execute(*jobs_view.statement(jobs_view.RAW, None, None, None, 100)).fetchall()
-        seen_rows = connection.execute(*jobs_view.statement(JOBS, None, None, None, 100)).fetchall()
+        everything = jobs_view.JobQuery(None, None, None, None, 100), ("id = {}", None)
+        raw = connection.execute(*jobs_view.statement(jobs_view.RAW, *everything)).fetchall()
+        seen_rows = connection.execute(*jobs_view.statement(JOBS, *everything)).fetchall()
         told: dict[Any, dict[str, Any]] = {
             row[0]: dict(zip(jobs_view.COLUMNS, row, strict=True)) for row in seen_rows
         }

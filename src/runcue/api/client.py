@@ -16,10 +16,11 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from runcue.api import connections
 from runcue.api.outbox import TABLE, Outbox
+from runcue.api.places import Inserter, inserter_at, snapshots_at
 from runcue.api.unsettled import Unsettled
 from runcue.core.model import parse
 from runcue.core.model.parse import optional_duration
@@ -28,17 +29,9 @@ from runcue.declare import arguments
 from runcue.declare.options import choice, flag
 from runcue.declare.unit import Unit
 from runcue.engine.queries import ending_of
-from runcue.errors import (
-    ConfigError,
-    ForkedConnection,
-    RuncueError,
-    StoreError,
-    WorkNotFound,
-    quoted,
-)
-from runcue.host.address import is_postgres, plain
-from runcue.ports import Insertion
-from runcue.stores.postgres.address import DEFAULT, address_of
+from runcue.errors import ForkedConnection, RuncueError, StoreError, WorkNotFound, quoted
+from runcue.host.address import is_server, plain
+from runcue.stores.postgres.address import DEFAULT
 from runcue.stores.sql.snapshot_reader import SnapshotReader
 from runcue.stores.sql.submissions import CANCEL, RETRY, Row, change_row, rows_text
 
@@ -48,23 +41,6 @@ if TYPE_CHECKING:
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.25
 """Seconds between two looks at a unit that is waited for: they grow from one to the other."""
-
-
-class Inserter(Protocol):
-    """Inserts rows into a queue, on a connection of its own."""
-
-    @property
-    def insertion(self) -> Insertion:
-        """How anybody submits to this queue."""
-        ...
-
-    def insert(self, rows: str) -> None:
-        """Insert rows and commit them."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection."""
-        ...
 
 
 class Client:
@@ -156,7 +132,7 @@ class Client:
         if not rows:
             return
         with self._one_at_a_time:
-            inserter = self._inserter = self._opened(self._inserter) or self._make_inserter()
+            inserter = self._opened_inserter()
             if connection is None:
                 inserter.insert(rows_text(rows))
             else:
@@ -241,15 +217,23 @@ class Client:
 
     def _read(self, look: Any) -> Any:
         with self._one_at_a_time:
-            if not is_postgres(self._place):  # it makes the file, if there is none
-                self._inserter = self._opened(self._inserter) or self._make_inserter()
-            snapshots = self._snapshots = self._opened(self._snapshots) or self._make_snapshots()
-            return snapshots.read(look)
+            if not is_server(self._place):  # it makes the file, if there is none
+                self._opened_inserter()
+            self._check_process()
+            self._snapshots = self._snapshots or snapshots_at(
+                self._place, self._name, insecure=self._insecure, is_pooled=True
+            )
+            return self._snapshots.read(look)
 
     # opening ----------------------------------------------------------------------------------------------
 
-    def _opened(self, opened: Any) -> Any:
-        """What this process has opened, None if it has opened nothing yet."""
+    def _opened_inserter(self) -> Inserter:
+        self._check_process()
+        self._inserter = self._inserter or inserter_at(self._place, self._name, insecure=self._insecure)
+        return self._inserter
+
+    def _check_process(self) -> None:
+        """Refuse a Client that is closed, and in a child what its parent has opened."""
         where = plain(self._place)
         if self._is_closed:
             raise StoreError(f"This Client of {quoted(where)} is closed. Make a new one.", where)
@@ -259,32 +243,3 @@ class Client:
                 where,
             )
         self._pid = os.getpid()
-        return opened
-
-    def _make_inserter(self) -> Inserter:
-        inserter: Inserter
-        if not is_postgres(self._place):
-            from runcue.stores.sqlite.inserter import FileInserter
-
-            inserter = FileInserter(self._place, insecure=self._insecure)
-        else:
-            address = address_of(self._place, self._name)
-            try:
-                from runcue.stores.postgres.sessionless import PostgresInserter
-            except ImportError as error:
-                raise ConfigError(arguments.NEEDS_PSYCOPG) from error
-            inserter = PostgresInserter(address)
-        return inserter
-
-    def _make_snapshots(self) -> SnapshotReader:
-        if not is_postgres(self._place):
-            from runcue.stores.sqlite.snapshot_reader import FileSnapshotReader
-
-            return FileSnapshotReader(self._place, insecure=self._insecure)
-        address = address_of(self._place, self._name)
-        try:
-            from runcue.stores.postgres.sessionless import connected
-            from runcue.stores.postgres.snapshot_reader import PostgresSnapshotReader
-        except ImportError as error:
-            raise ConfigError(arguments.NEEDS_PSYCOPG) from error
-        return PostgresSnapshotReader(address, connected)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from msgspec.structs import replace
 
+from runcue.api.places import snapshots_at
 from runcue.core.model import parse
 from runcue.core.model.record import Record, Work, WorkState, view
 from runcue.core.model.retry import Retry
@@ -27,13 +28,11 @@ from runcue.core.schedule.line import index_key_parts
 from runcue.core.views.query import Query
 from runcue.declare import arguments
 from runcue.declare.options import choice, flag, span, whole
-from runcue.errors import ConfigError, ForkedConnection, GroupNotFound, StoreError, WorkNotFound, quoted
-from runcue.host.address import is_postgres
-from runcue.stores.postgres.address import DEFAULT, address_of
+from runcue.errors import ForkedConnection, GroupNotFound, StoreError, WorkNotFound, quoted
+from runcue.stores.postgres.address import DEFAULT
 from runcue.stores.sql import jobs_view
-from runcue.stores.sql.snapshot_reader import Life, SnapshotReader
+from runcue.stores.sql.snapshot_reader import Life
 from runcue.stores.sql.tables import Tables
-from runcue.stores.sqlite.snapshot_reader import FileSnapshotReader
 
 if TYPE_CHECKING:
     import builtins
@@ -77,7 +76,12 @@ class Reader:
         self._pid = os.getpid()
         self._one_at_a_time = threading.Lock()
         self._is_closed = False
-        self._snapshots = _snapshots(path, parse.name(name, "queue"), flag(insecure, "insecure"))
+        place = arguments.stored_queue(
+            path,
+            "read {}: a Reader reads a queue in a file or in PostgreSQL",
+            "Give its path, or an address such as 'postgresql://user@host/database'.",
+        )
+        self._snapshots = snapshots_at(place, parse.name(name, "queue"), insecure=flag(insecure, "insecure"))
         self._where = self._snapshots.where
 
     def __repr__(self) -> str:
@@ -164,7 +168,7 @@ class Reader:
 
         def look(tables: Tables) -> builtins.list[dict[str, Any]]:
             end = None if last is None else _found(tables, last).seq
-            found = self._snapshots.jobs(tables, state, queue, wanted, most, end)
+            found = self._snapshots.jobs(tables, jobs_view.JobQuery(state, queue, wanted, end, most))
             if state not in {None, "pending"}:
                 return found
             query = Query(queue=queue, before=end)
@@ -418,23 +422,6 @@ class _Ahead:
         found = [record for record in found if (record.sort_key, record.seq) < self._end]
         self._left -= len(found)
         return found
-
-
-def _snapshots(path: object, name: str, insecure: bool) -> SnapshotReader:
-    """Open the queue at a path or an address, where `name` tells it from others in the database."""
-    place = arguments.stored_queue(
-        path,
-        "read {}: a Reader reads a queue in a file or in PostgreSQL",
-        "Give its path, or an address such as 'postgresql://user@host/database'.",
-    )
-    if not is_postgres(place):
-        return FileSnapshotReader(place, insecure=insecure)
-    address = address_of(place, name)
-    try:
-        from runcue.stores.postgres.snapshot_reader import PostgresSnapshotReader
-    except ImportError as error:
-        raise ConfigError(arguments.NEEDS_PSYCOPG) from error
-    return PostgresSnapshotReader(address)
 
 
 def _found(tables: Tables, work_id: str) -> Record:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from runcue.api.places import store_at
 from runcue.core.ledger.fleet import HERE
 from runcue.core.limits.headers import asked
 from runcue.core.limits.service import Limits
@@ -22,7 +23,6 @@ from runcue.core.model.failure import describe
 from runcue.core.schedule.plan import Declare, DeclareSchedules, Hello, Look, Lost, Plan, Tell, Verdicts
 from runcue.core.schedule.scheduler import Scheduler
 from runcue.core.views.explain import OWN_POOL, POOL, THREADS
-from runcue.declare.arguments import NEEDS_PSYCOPG
 from runcue.declare.registry import Registry
 from runcue.engine.bus import Bus
 from runcue.engine.callback_errors import CallbackErrors, guarded
@@ -32,17 +32,16 @@ from runcue.engine.judge import Judge
 from runcue.engine.queries import Queries
 from runcue.engine.resources import Resources
 from runcue.engine.watchdog import Watchdog, watched
-from runcue.errors import ConfigError, CueClosed, ForkedConnection, RuncueError, WrongThread, quoted
+from runcue.errors import CueClosed, ForkedConnection, RuncueError, WrongThread, quoted
 from runcue.executors.coroutine import CoroutineExecutor
 from runcue.executors.system import processes
 from runcue.executors.thread import ThreadExecutor
-from runcue.host.address import is_postgres
+from runcue.host.address import is_server
 from runcue.host.calendar import SystemCalendar
 from runcue.host.clock import SystemClock
 from runcue.instrument.logging import log_events
 from runcue.ports import Clock, Entering, Executor, InlineStore, Observer, Registered, SharedStore
 from runcue.stores.memory import MemoryStore
-from runcue.stores.postgres.address import address_of
 
 if TYPE_CHECKING:
     from runcue.declare.options import Options
@@ -79,33 +78,24 @@ def opened(system: System | None, registry: Registry, target: str | None, action
 
 def file_of(target: str | None) -> str | None:
     """The absolute path of the file that a queue is in; None when it is in no file."""
-    return None if target is None or is_postgres(target) else str(Path(target).absolute())
+    return None if target is None or is_server(target) else str(Path(target).absolute())
 
 
 def _stored(target: str, options: Options, clock: Clock | None, is_at_work: Callable[[], bool]) -> SqlStore:
-    """The store at a PostgreSQL address or in a file; each is imported only where it is used."""
-    store: SqlStore
-    given: dict[str, Any] = {
-        "durability": options.durability,
-        "lease": options.lease,
-        "retention": options.retention,
-        "log_retention": options.service_log_retention,
-        "clock": clock,
-        "end_leftovers": lambda worker: end_leftovers(store.local, worker),
-        "is_at_work": is_at_work,
-        "forget_files": lambda units: forget_output(store.local, units),
-    }
-    if is_postgres(target):
-        address = address_of(target, options.name)
-        try:
-            from runcue.stores.postgres.store import postgres_store
-        except ImportError as error:
-            raise ConfigError(NEEDS_PSYCOPG) from error
-        store = postgres_store(address, **given)
-    else:
-        from runcue.stores.sqlite.store import sqlite_store
-
-        store = sqlite_store(target, insecure=options.insecure, **given)
+    """The store in a file or at an address, as the options of a Cue want it."""
+    store: SqlStore = store_at(
+        target,
+        options.name,
+        insecure=options.insecure,
+        durability=options.durability,
+        lease=options.lease,
+        retention=options.retention,
+        log_retention=options.service_log_retention,
+        clock=clock,
+        end_leftovers=lambda worker: end_leftovers(store.local, worker),
+        is_at_work=is_at_work,
+        forget_files=lambda units: forget_output(store.local, units),
+    )
     return store
 
 
@@ -180,8 +170,10 @@ class Executors:
         }
 
     def _process_pool(self) -> Executor:
-        grace = self._registry.options.grace
-        return processes.process_executor(self._clock, pool_size(self._registry), grace, self._locks())
+        from runcue.executors.process.executor import ProcessExecutor
+
+        size, grace = pool_size(self._registry), self._registry.options.grace
+        return ProcessExecutor(self._clock, size, grace, processes.make_keeper(self._locks()))
 
     def _subprocess(self) -> Executor:
         from runcue.executors.command.printed import files_folder
@@ -198,8 +190,11 @@ class Executors:
         return SshExecutor(self._clock, self._registry.options.grace)
 
     def _dask(self) -> Executor:
+        from runcue.executors.dask.executor import DaskExecutor
+
         cluster = self._registry.options.dask
-        return processes.dask_executor(self._clock, cluster, pool_size(self._registry), self._locks())
+        jobs: Any = self._locks()  # on Windows every task for Dask is refused when it is declared
+        return DaskExecutor(self._clock, cluster, pool_size(self._registry), jobs)
 
     def _locks(self) -> processes.Jobs:
         self._jobs = self._jobs or processes.make_jobs(self._jobs_folder)

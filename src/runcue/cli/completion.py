@@ -44,10 +44,6 @@ def _from_queue(ask: Callable[[runcue.Reader], Iterable[str]]) -> Completer:
     return complete
 
 
-def _queues(reader: runcue.Reader) -> set[str]:
-    return queues(reader)
-
-
 def _jobs(*states: str) -> Completer:
     return _from_queue(
         lambda reader: [job["id"] for state in states or (None,) for job in reader.jobs(state, limit=MOST)]
@@ -66,9 +62,9 @@ dead_job = _jobs("dead")
 any_work = _works()
 live_work = _works("pending", "running")
 failed_work = _works("failed", "cancelled")
-queue = _from_queue(_queues)
+queue = _from_queue(queues)
 service = _from_queue(lambda reader: [one["name"] for one in reader.services()])
-queue_or_service = _from_queue(lambda reader: [*_queues(reader), *(one["name"] for one in reader.services())])
+queue_or_service = _from_queue(lambda reader: [*queues(reader), *(one["name"] for one in reader.services())])
 
 
 def setting(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

@@ -10,8 +10,8 @@ import os
 from pathlib import Path
 
 from runcue.cli.failure import BUSY, INTERNAL, Failure
-from runcue.cli.lines import open_log
 from runcue.cli.system import processes
+from runcue.host.system import files
 
 UP = b"\0"
 LONGEST = 4096
@@ -68,5 +68,5 @@ class Parent:
 
 def detached(log: Path) -> Child | Parent:
     """Go on in the background; returns in both processes."""
-    found = processes.in_background(open_log(log))
+    found = processes.in_background(files.open_log(log))
     return Parent(found) if isinstance(found, int) else Child(found)

@@ -18,7 +18,7 @@ from runcue.cli.failure import Failure, bad_input, misconfigured, not_found
 from runcue.cli.place import Row, hiding
 from runcue.cli.screen import quoted, shown
 from runcue.cli.words import QUEUECTL
-from runcue.host.address import file_in, is_address, is_postgres, plain
+from runcue.host.address import file_in, is_address, is_server, plain
 from runcue.host.system import files
 
 TYPE_CHECKING = False
@@ -186,7 +186,7 @@ def _no_folder(address: str, source: str) -> Failure:
     path = file_in(address)
     if path is not None:
         instead = f"Say {source}{'=' if source == VARIABLE else ' '}{quoted(path)}"
-    elif is_postgres(address):
+    elif is_server(address):
         instead = f"To look at a queue in PostgreSQL: runcue status {quoted(plain(address))}"
     else:
         instead = "Name a directory"

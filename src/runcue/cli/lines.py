@@ -99,7 +99,7 @@ class Log:
         self._limit = limit
         self._lost = 0
         self.is_closed = False
-        self._descriptor = open_log(path)
+        self._descriptor = files.open_log(path)
 
     def fileno(self) -> int:
         """The descriptor of the log file."""
@@ -128,7 +128,7 @@ class Log:
         try:
             if self._is_there():
                 files.replace(self._path, f"{self._path}.1")
-            fresh = open_log(self._path)
+            fresh = files.open_log(self._path)
         finally:
             files.unlock(self._descriptor)
         for number in (self._descriptor, 1, 2):  # stdout and stderr write to the new file, too
@@ -141,11 +141,6 @@ class Log:
     def _is_there(self) -> bool:
         """True while the open file still has that name."""
         return files.is_at(self._descriptor, self._path)
-
-
-def open_log(path: Path) -> int:
-    """The log, opened to append, for its owner alone."""
-    return files.open_log(path)
 
 
 class Lines:

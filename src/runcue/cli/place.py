@@ -21,7 +21,7 @@ from runcue.cli.failure import STORAGE, Failure, bad_input, is_old, misconfigure
 from runcue.cli.groups import Verb, verb
 from runcue.cli.screen import clean, moment, note, quoted, shown, typed
 from runcue.cli.words import RUNCUE, Words
-from runcue.host.address import advice, is_address, is_postgres, plain
+from runcue.host.address import advice, is_address, is_server, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,17 +76,17 @@ class File:
     def __init__(self, name: str, namespace: str | None = None) -> None:
         if not name or "\0" in name:
             raise bad_input("The first argument is the file of a queue, such as queue.db.")
-        self.is_postgres = is_postgres(name)
-        if is_address(name) and not self.is_postgres:
+        self.is_server = is_server(name)
+        if is_address(name) and not self.is_server:
             instead = advice(name) or "Give a file, or an address such as postgresql://user@host/database."
             raise bad_input(
                 f"{plain(name)} is no queue: there are queues in files and in PostgreSQL. {instead}"
             )
-        if namespace is not None and not self.is_postgres:
+        if namespace is not None and not self.is_server:
             raise bad_input("--name tells queues in PostgreSQL apart; a file holds one. Leave it out.")
         self.address = name
         self.name = namespace or DEFAULT
-        self.database = hiding(False)(name) if self.is_postgres else name
+        self.database = hiding(False)(name) if self.is_server else name
         option = "" if self.name == DEFAULT else f" --name {quoted(self.name)}"
         self.words = replace(RUNCUE, place=typed(self.database) + option)
         self._is_reached = False
@@ -94,7 +94,7 @@ class File:
     @property
     def exists(self) -> bool:
         """True; raises the reason where the queue cannot be reached, as no verb can do anything without it."""
-        return self._is_there() if self.is_postgres else self._is_file()
+        return self._is_there() if self.is_server else self._is_file()
 
     def _is_there(self) -> bool:
         """True once the database has answered. Only the first call asks it."""

@@ -153,7 +153,7 @@ class Launched:
         self._process.send_signal(TELLS[level])
 
     def close(self) -> None:
-        """Let go of the pipes."""
+        """Close the pipes."""
         for descriptor in (self.voice, self._lifeline):
             if descriptor != -1:
                 os.close(descriptor)

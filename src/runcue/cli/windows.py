@@ -162,7 +162,7 @@ class Launched:
             self._process.kill()
 
     def close(self) -> None:
-        """Let go of the pipe."""
+        """Close the pipe."""
         if self._voice != -1:
             os.close(self._voice)
             self._voice = -1

@@ -16,7 +16,7 @@ from runcue.core.views.query import Query
 from runcue.declare import tags as tagging
 from runcue.declare.options import choice, pause
 from runcue.errors import ConfigError, InvalidOption, SubmitError, quoted
-from runcue.host.address import advice, is_address, is_postgres, plain
+from runcue.host.address import advice, is_address, is_server, plain
 
 STATES: Final = (*map(str, WorkState), "queued")
 MOST_DEPENDENCIES: Final = 100_000
@@ -40,7 +40,7 @@ def queue_place(store: object) -> str | None:
 def stored_queue(store: object, problem: str, example: str) -> str:
     """Read the file or the address of a queue; memory and other databases are refused."""
     place = os.fspath(store) if isinstance(store, os.PathLike) else store
-    if isinstance(place, str) and place and place != MEMORY and (is_postgres(place) or not is_address(place)):
+    if isinstance(place, str) and place and place != MEMORY and (is_server(place) or not is_address(place)):
         return place
     shown = quoted(plain(place) if isinstance(place, str) else place)
     raise ConfigError(f"Cannot {problem.format(shown)}. {advice(store) or example}")

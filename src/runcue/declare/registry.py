@@ -39,7 +39,7 @@ from runcue.declare import tags as tagging
 from runcue.declare.callbacks import DatabaseCheck
 from runcue.declare.options import Options, choice, command, or_none, pause, span
 from runcue.declare.parameters import Call, parameters_of
-from runcue.declare.resources import HANDED_IN, resource_of
+from runcue.declare.resources import resource_of
 from runcue.declare.schedules import Schedules
 from runcue.declare.service_choice import (
     cost_of,
@@ -50,11 +50,11 @@ from runcue.declare.service_choice import (
     with_keys,
 )
 from runcue.declare.service_options import KeyOf, agreed, disagree, read_limits
-from runcue.declare.task import EXECUTORS, IMPLICIT, PRINTED, Task, codec_of
+from runcue.declare.task import COMMANDS, EXECUTORS, IN_PROCESS, Task, codec_of, executor_of
 from runcue.declare.unique import read_expires, read_unique
 from runcue.declare.unit import Unit
 from runcue.engine.artifacts import Artifacts, declared
-from runcue.engine.handler import executor_of, identity, is_plain_function, origin, own_name, spoken, takes
+from runcue.engine.handler import identity, is_plain_function, origin, own_name, spoken, takes
 from runcue.engine.resources import Resource
 from runcue.errors import (
     ConfigError,
@@ -178,7 +178,7 @@ class Registry:
         if handler is None and name is not None:
             name = parse.name(name, "task")
         if executor is not None:
-            choice(executor, "executor", EXECUTORS)
+            choice(executor, "executor", tuple(EXECUTORS))
         wanted = agreed("uses", read_uses(uses, "uses"), "services", read_uses(services, "services")) or ()
         names: tuple[str, ...] = wanted if isinstance(wanted, tuple) else ()
         if executor == "process_pool":
@@ -199,15 +199,18 @@ class Registry:
         def register(function: Function) -> Function:
             own = name if handler is None and name is not None else own_name(function)
             where = executor_of(function, own, executor)
+            runs = EXECUTORS[where].runs
             if where in processes.MODULES:
                 # Imported now: a missing library is an error at once, and no start waits.
                 import_module(processes.MODULES[where])
                 if where == "process_pool":
-                    import_module(processes.FUNCTIONS).check_importable(function)
+                    from runcue.executors.process.functions import check_importable
+
+                    check_importable(function)
             plain = () if picks is not None else names
             parameters = parameters_of(own, function, self.resources)
             handed = () if parameters is None else tuple(parameters.resources.values())
-            if handed and where not in HANDED_IN:
+            if handed and runs != IN_PROCESS:
                 raise ConfigError(
                     f"Task {quoted(own)} cannot be given a resource: with executor={where!r} it runs elsewhere."
                 )
@@ -215,9 +218,8 @@ class Registry:
                 tagging.check_label(shown, parameters.refuses, parameters.names)
             encode = parse.encode_params if parameters is None else parameters.encode
             call = function if parameters is None else Call(function, parameters)
-            returns = (
-                None if where in PRINTED else codec_of(own, function, parameters, is_shared=self.is_shared)
-            )
+            is_command = runs == COMMANDS
+            returns = None if is_command else codec_of(own, function, parameters, is_shared=self.is_shared)
             self._add(Task(own, function, plain, picks, where, policy, limit, how, is_checked, files, price,
                            retry_delay, True, parameters, encode, call, returns, handed, shown))  # fmt: skip
             return function
@@ -496,7 +498,7 @@ class Registry:
         is_fixed = task.picks is None and not any(name in self.keys for name in task.services)
         is_plain = is_fixed and task.artifacts is None and task.cost is None and task.label is None
         self.tasks[task.name] = replace(task, is_plain=is_plain)
-        implicit = IMPLICIT[task.executor]
+        implicit = EXECUTORS[task.executor].services
         if task.executor == "process_pool" and POOL in self.services:
             implicit += (POOL,)
         if task.executor == "dask" and self.options.dask is None:

@@ -34,8 +34,6 @@ from runcue.engine.resources import Resource
 from runcue.errors import ConfigError
 from runcue.host.loops import hold
 
-HANDED_IN: Final = ("async", "thread")
-"""The executors whose handlers can be given a resource: those of this process."""
 MAKERS: Final = (
     collections.abc.AsyncIterator,
     collections.abc.AsyncGenerator,

@@ -15,20 +15,50 @@ from runcue.declare.parameters import Parameters, returned
 from runcue.declare.service_choice import CostOf, Picks
 from runcue.declare.tags import Label
 from runcue.engine.artifacts import Artifacts
+from runcue.engine.handler import is_async, yields
 from runcue.errors import ConfigError, quoted
 from runcue.ports import CommandOptions
 
-EXECUTORS: Final = ("async", "thread", "process_pool", "subprocess", "ssh", "dask")
-IMPLICIT: Final = {
-    "async": (),
-    "thread": (THREADS,),
-    "process_pool": (OWN_POOL,),
-    "subprocess": (),
-    "ssh": (),
-    "dask": (),
+IN_PROCESS, OUT_OF_PROCESS, COMMANDS = "in process", "out of process", "commands"
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """What an executor runs, and the service of each process that all its units use."""
+
+    runs: str
+    """IN_PROCESS: coroutines and functions in this process, which may get resources. OUT_OF_PROCESS: plain functions
+    in another process. COMMANDS: the commands that handlers return; a result is what a command printed."""
+    services: tuple[str, ...] = ()
+
+
+EXECUTORS: Final = {
+    "async": Kind(IN_PROCESS),
+    "thread": Kind(IN_PROCESS, (THREADS,)),
+    "process_pool": Kind(OUT_OF_PROCESS, (OWN_POOL,)),
+    "subprocess": Kind(COMMANDS),
+    "ssh": Kind(COMMANDS),
+    "dask": Kind(OUT_OF_PROCESS),
 }
-PRINTED: Final = ("subprocess", "ssh")
-"""The executors whose handlers return a command: the result is what it printed."""
+"""The executors by the names that `executor=` takes."""
+
+
+def executor_of(function: object, name: str, given: str | None) -> str:
+    """The executor of a handler; refuses a handler that could never run there."""
+    what = f"The handler of task {quoted(name)}"
+    if not callable(function):
+        raise ConfigError(f"{what} must be a function of work, not {quoted(function)}.")
+    if yields(function):
+        raise ConfigError(f"{what} yields, so that calling it does nothing. Return the result instead.")
+    runs = IN_PROCESS if given is None else EXECUTORS[given].runs
+    if given is None or runs == IN_PROCESS:
+        if is_async(function) and given == "thread":
+            raise ConfigError(
+                f"{what} is async and runs on the loop. Use def, or leave out executor='thread'."
+            )
+        return "async" if is_async(function) else "thread"
+    if runs == OUT_OF_PROCESS and is_async(function):
+        raise ConfigError(f"{what} is async and runs on the loop. Use def with executor={given!r}.")
+    return given
 
 
 def _not_called(work: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Inspects a user's function without calling it: its arguments, its executor, its identity."""
+"""Inspects a user's function without calling it: its arguments, its name, its identity."""
 
 from __future__ import annotations
 
@@ -60,26 +60,6 @@ def own_name(function: object) -> str:
     if not isinstance(name, str) or name == "<lambda>":
         raise ConfigError(f"{spoken(function)} has no name of its own. Give the task one: task('name', …).")
     return parse.name(name, "task")
-
-
-def executor_of(function: object, name: str, given: str | None) -> str:
-    """The executor of a handler; refuses a handler that could never run there."""
-    what = f"The handler of task {quoted(name)}"
-    if not callable(function):
-        raise ConfigError(f"{what} must be a function of work, not {quoted(function)}.")
-    if yields(function):
-        raise ConfigError(f"{what} yields, so that calling it does nothing. Return the result instead.")
-    if given in {"subprocess", "ssh"}:
-        return given
-    if given in {"process_pool", "dask"}:
-        if is_async(function):
-            raise ConfigError(f"{what} is async and runs on the loop. Use def with executor={given!r}.")
-        return given
-    if not is_async(function):
-        return "thread"
-    if given == "thread":
-        raise ConfigError(f"{what} is async and runs on the loop. Use def, or leave out executor='thread'.")
-    return "async"
 
 
 def identity(function: object) -> object:

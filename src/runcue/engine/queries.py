@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from runcue.core.ledger.ledger import Ledger
 from runcue.core.model.events import Event, EventFilter
 from runcue.core.model.group import GroupCounts
 from runcue.core.model.record import Record, Work, WorkState
+from runcue.core.schedule.duplicates import LOST
 from runcue.core.schedule.plan import Cancel, ReadRequest, Revive
 from runcue.core.schedule.scheduler import Scheduler
 from runcue.core.views.explain import FULL, Explanation, explain, explain_alone, explain_pending, snapshot
@@ -232,15 +234,39 @@ class Queries:
     async def cancel(self, query: Query, *, cascade: bool) -> int:
         """Cancel all pending and running units that a query finds; the number of units."""
         states = (WorkState.PENDING, WorkState.RUNNING) if query.state is None else (query.state,)
-        return await self._change(query, states, lambda work_id: Cancel(work_id, cascade))
+
+        async def cancel(found: list[Record]) -> int:
+            return await self._request(Cancel(record.id, cascade) for record in found)
+
+        return await self._change(query, states, cancel)
 
     async def retry(self, query: Query, *, cascade: bool) -> int:
-        """Retry all units that a query finds, failed ones if it names no state; the number of units."""
+        """Retry all units that a query finds, failed ones if it names no state; the number of units.
+
+        A unit comes after those that it depends on, and stays as it is if one of them stays failed or cancelled.
+        """
         states = (WorkState.FAILED,) if query.state is None else (query.state,)
-        return await self._change(query, states, lambda work_id: Revive(work_id, cascade))
+        after: dict[str, tuple[str, ...]] = {}
+
+        async def retry(found: list[Record]) -> int:
+            after.update((record.id, record.spec.depends_on) for record in found if record.spec.depends_on)
+            return await self._request(
+                Revive(record.id, cascade) for record in found if record.id not in after
+            )
+
+        count = await self._change(query, states, retry)
+        for ids in _in_order(after):
+            for start in range(0, len(ids), query.limit):
+                some = ids[start : start + query.limit]
+                needs = await self._store.get_many([*{need for work_id in some for need in after[work_id]}])
+                lost = {work_id for work_id, need in needs.items() if need.state in LOST}
+                count += await self._request(
+                    Revive(work_id, cascade) for work_id in some if lost.isdisjoint(after[work_id])
+                )
+        return count
 
     async def _change(
-        self, query: Query, states: Iterable[WorkState], item_of: Callable[[str], Cancel | Revive]
+        self, query: Query, states: Iterable[WorkState], change: Callable[[list[Record]], Awaitable[int]]
     ) -> int:
         """Have all units changed that a query finds in these states now, some at a time; the number that were.
 
@@ -255,13 +281,16 @@ class Queries:
             for state in states:
                 page = replace(query, state=state, before=newest[0].seq + 1)
                 while found := await self._store.find(page):
-                    requests = (self._engine.request(item_of(record.id)) for record in found)
-                    answers = await asyncio.gather(*requests, return_exceptions=True)
-                    count += sum(answer is True for answer in answers)
-                    _raise_others(answers)
+                    count += await change(found)
                     page = replace(page, before=found[-1].seq)
             if count == before:
                 return count
+
+    async def _request(self, items: Iterable[Cancel | Revive]) -> int:
+        """Have units changed; the number that were."""
+        answers = await asyncio.gather(*map(self._engine.request, items), return_exceptions=True)
+        _raise_others(answers)
+        return sum(answer is True for answer in answers)
 
     async def events(self, wanted: EventFilter, since: int | None) -> AsyncIterator[Event]:
         """Yield the wanted events after `since`; None means from the first one of the unit or the group, if one is
@@ -379,6 +408,18 @@ class Queries:
                 "waits_for": list(explanation.waits_for),
             },
         }
+
+
+def _in_order(needs: Mapping[str, Iterable[str]]) -> Iterator[list[str]]:
+    """The ids in groups, each after those that it needs; ids that need each other in a ring are left out."""
+    sorter = TopologicalSorter(needs)
+    try:
+        sorter.prepare()
+    except CycleError:
+        pass  # what is in no ring is sorted all the same
+    while ready := sorter.get_ready():
+        yield [work_id for work_id in ready if work_id in needs]
+        sorter.done(*ready)
 
 
 def _raise_others(answers: Iterable[object]) -> None:

@@ -60,7 +60,7 @@ class Job:
         kernel.checked(kernel.TerminateJob(self._handle, ENDED))
 
     def close(self) -> None:
-        """End what is left, and let go of it."""
+        """End what is left, and close the handles."""
         kernel.CloseHandle(self._handle)
 
 
@@ -96,7 +96,7 @@ class Started:
         kernel.ConsoleEvent(1, self.pid)
 
     def close(self) -> None:
-        """End what is left, and let go of it."""
+        """End what is left, and close the handles."""
         self.job.close()
         kernel.CloseHandle(self._handle)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from runcue.ports import Clock, Executor
 
 if TYPE_CHECKING:
+    from runcue.executors.process.executor import MakeKeeper
     from runcue.executors.process_locks import Jobs as Jobs  # noqa: PLC0414 (named by those who have it made here)
 
 MODULES: Final = {
@@ -17,8 +19,6 @@ MODULES: Final = {
     "subprocess": "runcue.executors.command.executor",
 }
 """The modules of those executors that few programs need."""
-FUNCTIONS: Final = "runcue.executors.process.functions"
-"""The module that checks whether another process can find a function."""
 
 
 def make_jobs(folder: Path | None) -> Jobs:
@@ -43,16 +43,8 @@ def command_executor(clock: Clock, grace: float, folder: Path | None, jobs: Jobs
     return CommandExecutor(clock, grace, folder, jobs, Reaper(jobs), limit=limit)
 
 
-def process_executor(clock: Clock, size: int, grace: float, jobs: Jobs) -> Executor:
-    """Calls functions in a pool of processes."""
-    from runcue.executors.process.executor import ProcessExecutor
-    from runcue.executors.process.keeper_link import link_maker
+def make_keeper(jobs: Jobs) -> MakeKeeper:
+    """What starts the workers of a pool of processes."""
+    from runcue.executors.process.keeper_link import KeeperLink
 
-    return ProcessExecutor(clock, size, grace, link_maker(jobs))
-
-
-def dask_executor(clock: Clock, cluster: Any, size: int, jobs: Jobs) -> Executor:
-    """Calls functions on a Dask cluster, given or started on this host."""
-    from runcue.executors.dask.executor import DaskExecutor
-
-    return DaskExecutor(clock, cluster, size, jobs)
+    return partial(KeeperLink, jobs)

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runcue.host.descriptors import close, forking, guard
-from runcue.host.posix.files import LABEL
+from runcue.host.posix.files import LABEL, is_locked
 from runcue.host.posix.processes import (
     HAS_PROC,
     open_files,
@@ -167,16 +167,6 @@ def _checked(token: str | int) -> str:
     name = str(token)
     assert _NAME.fullmatch(name), f"not a name for a job: {name!r}"
     return name
-
-
-def is_locked(descriptor: int) -> bool:
-    """Whether another open file description holds a lock on this file."""
-    try:
-        # Shared: two processes that ask do not see each other.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
 
 
 def _is_held(path: str) -> bool:

@@ -6,13 +6,15 @@ import sys
 
 assert sys.platform == "win32"
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from runcue.ports import Clock, Executor
 
 if TYPE_CHECKING:
     from runcue.executors.job_objects import Jobs as Jobs  # noqa: PLC0414 (named by those who have it made here)
+    from runcue.executors.process.executor import MakeKeeper
 
 MODULES: Final = {
     "dask": "runcue.executors.dask.windows",
@@ -21,8 +23,6 @@ MODULES: Final = {
     "subprocess": "runcue.executors.command.windows",
 }
 """The modules of those executors that few programs need."""
-FUNCTIONS: Final = "runcue.executors.process.functions"
-"""The module that checks whether another process can find a function."""
 
 
 def make_jobs(folder: Path | None) -> Jobs:
@@ -46,14 +46,8 @@ def command_executor(clock: Clock, grace: float, folder: Path | None, jobs: Jobs
     return CommandExecutor(clock, grace, folder, jobs, limit=limit)
 
 
-def process_executor(clock: Clock, size: int, grace: float, jobs: Jobs) -> Executor:
-    """Calls functions in a pool of processes."""
-    from runcue.executors.process.executor import ProcessExecutor
-    from runcue.executors.process.spawner import spawner_maker
+def make_keeper(jobs: Jobs) -> MakeKeeper:
+    """What starts the workers of a pool of processes."""
+    from runcue.executors.process.spawner import Spawner
 
-    return ProcessExecutor(clock, size, grace, spawner_maker(jobs))
-
-
-def dask_executor(clock: Clock, cluster: Any, size: int, jobs: Jobs) -> Executor:
-    """Not called: its module refuses every task that asks for it."""
-    raise NotImplementedError
+    return partial(Spawner, jobs)

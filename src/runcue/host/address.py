@@ -15,7 +15,8 @@ from typing import Final
 
 from runcue.errors import quoted
 
-POSTGRES: Final = ("postgresql://", "postgres://")
+SERVERS: Final = ("postgresql://", "postgres://")
+"""The beginnings of the addresses of database servers that queues may be in."""
 _SLASH: Final = f"[{re.escape(os.sep + (os.altsep or ''))}]"
 _SCHEME: Final = re.compile(
     rf"\s*[a-z][a-z0-9+.-]+(:[a-z][a-z0-9+.-]*)*:{_SLASH}|\s*(file|sqlite):", re.IGNORECASE
@@ -29,9 +30,9 @@ def is_address(text: str) -> bool:
     return _SCHEME.match(text) is not None
 
 
-def is_postgres(text: str) -> bool:
-    """True for the address of a PostgreSQL database."""
-    return text.startswith(POSTGRES)
+def is_server(text: str) -> bool:
+    """True for the address of a database server that queues may be in."""
+    return text.startswith(SERVERS)
 
 
 def file_in(address: str) -> str | None:
@@ -43,7 +44,7 @@ def file_in(address: str) -> str | None:
 def advice(given: object) -> str:
     """Advice for an address that names no queue; empty when there is none."""
     if isinstance(given, os.PathLike):
-        is_database = str(given).startswith(("postgresql:", "postgres:"))
+        is_database = str(given).startswith(tuple(one.rstrip("/") for one in SERVERS))
         return "Give an address as text, not as a Path, which makes one slash of two." if is_database else ""
     path = file_in(given) if isinstance(given, str) else None
     return "" if path is None else f"Give its path: {quoted(path)}."

@@ -41,8 +41,6 @@ from runcue.sim.trial import FAULTS, draw
 from runcue.testing import Deadlock
 from runcue.testing import run as run_virtual
 
-KNOWN: Final = Path(__file__).with_name("seeds.txt")
-"""Seeds that failed once, for ever: the tests run them again."""
 FAILING: Final = "failing-seeds.txt"
 CHUNK: Final = 25
 """How many seeds a process takes at a time."""
@@ -218,9 +216,3 @@ def run(
             with (Path(FAILING) if keep is None else keep).open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
     return report
-
-
-def known_seeds(path: Path = KNOWN) -> list[int]:
-    """The seeds in a file: one a line, with an optional comment after a #."""
-    lines = (line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
-    return [int(line) for line in lines if line]

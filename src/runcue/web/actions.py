@@ -218,7 +218,7 @@ async def set_limits(source: Source, name: str, limits: Limits) -> None:
     """Change the limits of a service by hand."""
     if not any(service["name"] == name for service in await source.services()):
         raise no_service(name)
-    fields = ("rate", "concurrent", "circuit_threshold", "circuit_timeout")
+    fields = tuple(name for name in Limits.__struct_fields__ if name != "quantities")
     changes: dict[str, Any] = {
         field: value for field in fields if (value := getattr(limits, field)) is not UNSET
     }

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from runcue import ForkedConnection, Reader, StorageReplaced, StoreError, mask
-from runcue.host.address import is_postgres
+from runcue.host.address import is_server
 from runcue.host.loops import post_to_loop
 from runcue.web.source import Unavailable
 
@@ -78,7 +78,7 @@ class ReaderThread:
     ) -> None:
         self._path = path
         self._name = name
-        self._is_file = not is_postgres(path)
+        self._is_file = not is_server(path)
         self._slow = slow.format(path=without_password(path))
         self._calls: SimpleQueue[Call | None] | None = None
         """The calls for the thread, while there is one."""
@@ -155,7 +155,7 @@ class ReaderThread:
 
 def without_password(path: str) -> str:
     """A path as it is, an address without its password."""
-    return str(mask(path)) if is_postgres(path) else path
+    return str(mask(path)) if is_server(path) else path
 
 
 def _mark_seen(late: asyncio.Future[Any]) -> None:

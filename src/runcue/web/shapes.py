@@ -339,8 +339,8 @@ class Status(Shape):
 # queries and bodies ---------------------------------------------------------------------------------------
 
 
-class WorksQuery(Given):
-    """Which units a list shows."""
+class Choice(Given):
+    """Which units."""
 
     state: State | None = None
     task: Name | None = None
@@ -349,6 +349,11 @@ class WorksQuery(Given):
     group: Label | None = None
     tag: Tag | None = None
     search: Text | None = None
+
+
+class WorksQuery(Choice):
+    """Which units a list shows."""
+
     before: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     limit: Annotated[int, Meta(ge=1, le=MOST_ROWS)] = 50
 
@@ -376,16 +381,9 @@ class LinkQuery(Given):
     code: str | None = None
 
 
-class Filter(Given):
+class Filter(Choice):
     """Which units an action is about; `error_group` is the error of a group of dead letters."""
 
-    state: State | None = None
-    task: Name | None = None
-    queue: Name | None = None
-    service: Name | None = None
-    group: Label | None = None
-    tag: Tag | None = None
-    search: Text | None = None
     error_group: Annotated[str, Meta(max_length=500)] | None = None
 
 

@@ -112,7 +112,7 @@ def _logs(
             work = _followed(reader, work, printed)
         printed.finish()
         if not printed.has_shown:
-            is_shared = isinstance(place, File) and place.is_postgres
+            is_shared = isinstance(place, File) and place.is_server
             note(_nothing(work, attempt, _elsewhere(reader, work) if is_shared else ""))
 
 

@@ -27,11 +27,19 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any, TypeVar
 
-from runcue.errors import CommandFailed, quoted
-from runcue.executors.command.arguments import bad_command, checked
+from runcue.executors.command.arguments import checked
 from runcue.executors.command.child import Child, exit_code_of, is_our_child, names_of, signal_session
-from runcue.executors.command.launch import NO_ROOM, asked, environment, no_room, outcome, program, refusal
-from runcue.executors.command.output import LIMIT, Output, Watcher, is_lack, make_folder, stem
+from runcue.executors.command.launch import (
+    asked,
+    environment,
+    no_room,
+    not_prepared,
+    not_started,
+    outcome,
+    program,
+    usable,
+)
+from runcue.executors.command.output import LIMIT, Output, Watcher, stem
 from runcue.executors.command.reaper import SHELL, Reaper, disown
 from runcue.executors.command.text import KEEP
 from runcue.executors.process_locks import Jobs
@@ -156,12 +164,9 @@ class CommandExecutor:
             output.settle(self._limit)
             output.close()
             self._jobs.release(number)
-            if isinstance(error, OSError):
-                raise refusal(error, argv, options.cwd) from error
-            if isinstance(error, ValueError):  # a variable with a NUL, or with "=" in its name
-                raise bad_command(
-                    argv, f"cannot be run ({error})", "correct the task's env or cwd"
-                ) from error
+            cause = not_started(error, argv, options.cwd)
+            if cause is not error:
+                raise cause from error
             raise
         finally:
             if script is not None:
@@ -198,30 +203,14 @@ class CommandExecutor:
             if self._nothing == -1:
                 self._nothing = guard(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
             if self._usable is None or not self._usable.is_dir():  # it may have been removed
-                self._make_folder()
+                self._usable = usable(self._folder, self._watcher.complain)
             self._watcher.start()
             lock = self._jobs.take(number)
             name, report = stem(work.id, work.attempt), partial(work.progress, None)
             return Output(self._usable, name, self._jobs.label(number), report, self._watcher.complain), lock
         except (OSError, RuntimeError) as error:
             self._jobs.release(number)
-            if isinstance(error, RuntimeError) or error.errno in NO_ROOM:
-                raise no_room(error) from error
-            where = f" {quoted(error.filename)}" if error.filename else ""
-            raise CommandFailed(f"cannot prepare the command{where}: {error.strerror or error}") from error
-
-    def _make_folder(self) -> None:
-        """Create the folder for output; while that fails, output goes to nameless files."""
-        self._usable = None
-        if self._folder is not None:
-            try:
-                make_folder(self._folder)
-            except OSError as error:
-                if is_lack(error):
-                    raise
-                self._watcher.complain(error)
-            else:
-                self._usable = self._folder
+            raise not_prepared(error) from error
 
     async def _finish(self, child: Child, entered: Entering | None) -> dict[str, Any]:
         """Wait for the end of a command, or end it when cancelled; then end what it left, and read its output."""

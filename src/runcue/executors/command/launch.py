@@ -6,10 +6,12 @@ import errno
 import os
 from collections.abc import Mapping
 from inspect import isawaitable
+from pathlib import Path
 from typing import Any
 
 from runcue.errors import CommandFailed, RetryLater, quoted
-from runcue.executors.command.arguments import meant
+from runcue.executors.command.arguments import bad_command, meant
+from runcue.executors.command.output import Complain, is_lack, make_folder
 from runcue.executors.command.text import last_line
 from runcue.host import shortage
 from runcue.host.system import processes
@@ -101,7 +103,40 @@ def refusal(error: OSError, argv: list[str], cwd: str | None) -> CommandFailed |
     return CommandFailed(f"cannot run {name}: {reason}")
 
 
+def not_started(error: BaseException, argv: list[str], cwd: str | None) -> BaseException:
+    """What to raise in an attempt whose command was not started because of this error; else the error itself."""
+    if isinstance(error, OSError):
+        return refusal(error, argv, cwd)
+    if isinstance(error, RuntimeError):
+        return no_room(error)
+    if isinstance(error, ValueError):  # a variable with a NUL, or with "=" in its name
+        return bad_command(argv, f"cannot be run ({error})", "correct the task's env or cwd")
+    return error
+
+
+def not_prepared(error: OSError | RuntimeError) -> CommandFailed | RetryLater:
+    """What to raise in an attempt for whose output there is no place."""
+    if isinstance(error, RuntimeError) or error.errno in NO_ROOM:
+        return no_room(error)
+    where = f" {quoted(error.filename)}" if error.filename else ""
+    return CommandFailed(f"cannot prepare the command{where}: {error.strerror or error}")
+
+
+def usable(folder: Path | None, complain: Complain) -> Path | None:
+    """The folder for output, made where it is missing; None, after a complaint, where it cannot be used."""
+    if folder is not None:
+        try:
+            make_folder(folder)
+        except OSError as error:
+            if is_lack(error):
+                raise
+            complain(error)
+            folder = None
+    return folder
+
+
 def no_room(error: OSError | RuntimeError) -> RetryLater:
+    """What to raise in an attempt that the system has no room for just now."""
     return shortage.no_room("command", error, "raise the limits of processes, open files or memory")
 
 

@@ -23,10 +23,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from runcue.errors import CommandFailed, RetryLater, quoted
+from runcue.errors import CommandFailed, quoted
 from runcue.executors.command.arguments import bad_command, checked
-from runcue.executors.command.launch import NO_ROOM, asked, environment, no_room, outcome, refusal
-from runcue.executors.command.output import LIMIT, Output, Watcher, is_lack, make_folder, stem
+from runcue.executors.command.launch import asked, environment, not_prepared, not_started, outcome, usable
+from runcue.executors.command.output import LIMIT, Output, Watcher, stem
 from runcue.executors.command.text import KEEP
 from runcue.executors.job_objects import Jobs, Started
 from runcue.host.loops import hold, later, post_to_loop
@@ -147,35 +147,22 @@ class CommandExecutor:
             self._jobs.release(number)
             output.settle(self._limit)
             output.close()
-            if isinstance(error, OSError):
-                raise refusal(error, name, options.cwd) from error
-            if isinstance(error, RuntimeError):
-                raise no_room(error) from error
-            if isinstance(error, ValueError):  # a variable with a NUL, or with "=" in its name
-                raise bad_command(
-                    line, f"cannot be run ({error})", "correct the task's env or cwd"
-                ) from error
+            cause = not_started(error, name, options.cwd)
+            if cause is not error:
+                raise cause from error
             raise
         finally:
             os.close(nothing)
 
     def _output(self, work: Any) -> Output:
         """Open the output files of a command that is about to start."""
-        folder = self._folder
         try:
             self._watcher.start()
-            if folder is not None:
-                try:
-                    make_folder(folder)
-                except OSError as error:
-                    if is_lack(error):
-                        raise
-                    self._watcher.complain(error)
-                    folder = None
+            folder = usable(self._folder, self._watcher.complain)
             name, report = stem(work.id, work.attempt), partial(work.progress, None)
             return Output(folder, name, None, report, self._watcher.complain)
         except (OSError, RuntimeError) as error:
-            raise _unprepared(error) from error
+            raise not_prepared(error) from error
 
     async def _finish(self, child: Child, entered: Entering | None) -> dict[str, Any]:
         """Wait for the end of a command, or end it when cancelled; then end what it left, and read its output."""
@@ -216,11 +203,3 @@ class CommandExecutor:
             waited = asyncio.Event()
             later(child.loop, LOOK_EVERY, waited.set)
             await child.sure(waited)
-
-
-def _unprepared(error: OSError | RuntimeError) -> CommandFailed | RetryLater:
-    """What to raise in an attempt for whose output there is no place."""
-    if isinstance(error, RuntimeError) or error.errno in NO_ROOM:
-        return no_room(error)
-    where = f" {quoted(error.filename)}" if error.filename else ""
-    return CommandFailed(f"cannot prepare the command{where}: {error.strerror or error}")

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -64,17 +64,12 @@ class Keeper(Protocol):
         ...
 
 
-class MakeKeeper(Protocol):
-    """Starts a keeper; OSError when the system has no room for it."""
-
-    def __call__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        number: int,
-        sockets: Sockets,
-        heard: Callable[[bytes, int, int], None],
-        lost: Callable[[Any, str | OSError], None],
-    ) -> Keeper: ...
+Heard: TypeAlias = Callable[[bytes, int, int], None]
+"""Takes in what became of a worker: GONE or NOT_STARTED, its number, and its exit code or an errno."""
+Lost: TypeAlias = Callable[[Any, str | OSError], None]
+"""Takes in that a keeper is gone, and why."""
+MakeKeeper: TypeAlias = Callable[[asyncio.AbstractEventLoop, int, Sockets, Heard, Lost], Keeper]
+"""Starts a keeper, the number of which no other has; OSError when the system has no room for it."""
 
 
 class Call(msgspec.Struct, eq=False):

@@ -31,7 +31,7 @@ from runcue.host.loops import later, post_to_loop
 from runcue.host.posix.processes import cause_of_death, end_sessions
 
 if TYPE_CHECKING:
-    from runcue.executors.process.executor import MakeKeeper
+    from runcue.executors.process.executor import Heard, Lost
 
 PRELOADED = (
     "runcue.executors.process.executor",
@@ -48,13 +48,14 @@ class KeeperLink:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
         jobs: Jobs,
-        token: str,
+        loop: asyncio.AbstractEventLoop,
+        number: int,
         sockets: Sockets,
-        heard: Callable[[bytes, int, int], None],
-        lost: Callable[[KeeperLink, str | OSError], None],
+        heard: Heard,
+        lost: Lost,
     ) -> None:
+        """It holds the job lock with that number."""
         self.loop = loop
         self.ended: asyncio.Future[None] = loop.create_future()
         self.is_lost = False
@@ -67,6 +68,7 @@ class KeeperLink:
         self._orders: deque[tuple[bytes, socket.socket | None]] = deque()
         self._incoming = bytearray()
         self._control, theirs = socket.socketpair()
+        token = f"{REAPER}-pool-{number}"
         arguments = (theirs, jobs, token, self._sessions, loop, weakref.WeakMethod(self._over))
         try:
             threading.Thread(target=_keep, args=arguments, name="runcue-pool", daemon=True).start()
@@ -153,21 +155,6 @@ class KeeperLink:
         self._lost(self, reason)
         if not self.ended.done():
             self.ended.set_result(None)
-
-
-def link_maker(jobs: Jobs) -> MakeKeeper:
-    """Starts keepers that hold one of these job locks each."""
-
-    def make(
-        loop: asyncio.AbstractEventLoop,
-        number: int,
-        sockets: Sockets,
-        heard: Callable[[bytes, int, int], None],
-        lost: Callable[[KeeperLink, str | OSError], None],
-    ) -> KeeperLink:
-        return KeeperLink(loop, jobs, f"{REAPER}-pool-{number}", sockets, heard, lost)
-
-    return make
 
 
 def _keep(

@@ -16,7 +16,6 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ from runcue.host.interpreter import python_command
 from runcue.host.loops import later, post_to_loop
 
 if TYPE_CHECKING:
-    from runcue.executors.process.executor import MakeKeeper
+    from runcue.executors.process.executor import Heard, Lost
 
 LOOK_EVERY = 0.005
 
@@ -37,11 +36,14 @@ class Spawner:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
         jobs: Jobs,
-        heard: Callable[[bytes, int, int], None],
-        lost: Callable[[Spawner, str | OSError], None],
+        loop: asyncio.AbstractEventLoop,
+        number: int,
+        sockets: Sockets,
+        heard: Heard,
+        lost: Lost,
     ) -> None:
+        """It has no number and no socket of its own."""
         self.loop = loop
         self.ended: asyncio.Future[None] = loop.create_future()
         self.is_lost = False
@@ -132,21 +134,6 @@ class Spawner:
 
 WORK = "from runcue.executors.process.spawner import work; work()"
 """What a worker runs."""
-
-
-def spawner_maker(jobs: Jobs) -> MakeKeeper:
-    """Starts workers whose notes are among these."""
-
-    def make(
-        loop: asyncio.AbstractEventLoop,
-        number: int,
-        sockets: Sockets,
-        heard: Callable[[bytes, int, int], None],
-        lost: Callable[[Spawner, str | OSError], None],
-    ) -> Spawner:
-        return Spawner(loop, jobs, heard, lost)
-
-    return make
 
 
 def work() -> None:

@@ -66,7 +66,7 @@ class Ear:
         self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         close(self._descriptor)
 
 
@@ -87,7 +87,7 @@ class Mouth:
         return True
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         close(self._descriptor)
 
 

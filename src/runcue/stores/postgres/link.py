@@ -302,7 +302,7 @@ class Link:
                 return
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         with self._closing:
             self.raw.close()
 

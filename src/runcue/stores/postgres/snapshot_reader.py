@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -26,6 +26,7 @@ from runcue.stores.postgres.statements import POSTGRES
 from runcue.stores.postgres.texts import escaped
 from runcue.stores.presence import presence
 from runcue.stores.sql import health, jobs_view
+from runcue.stores.sql.jobs_view import JobQuery
 from runcue.stores.sql.snapshot_reader import Life, life_here
 from runcue.stores.sql.tables import Tables
 
@@ -114,18 +115,10 @@ class PostgresSnapshotReader:
         silent_for = max(0.0, self._server - seen_at)
         return ("alive", silent_for) if silent_for < lease else ("gone", None)
 
-    def jobs(
-        self,
-        tables: Tables,
-        state: str | None,
-        queue: str | None,
-        ids: Iterable[str] | None,
-        limit: int,
-        before: int | None,
-    ) -> list[dict[str, Any]]:
-        """The latest jobs of that state, queue and these ids that came before that one, newest first."""
-        named = ("id = ANY({})", None if ids is None else [escaped(one) for one in ids])
-        statement, bindings = jobs_view.statement(jobs_view.RAW, state, queue, before, limit, named)
+    def jobs(self, tables: Tables, wanted: JobQuery) -> list[dict[str, Any]]:
+        """The jobs that are wanted, newest first."""
+        ids = None if wanted.ids is None else [escaped(one) for one in wanted.ids]
+        statement, bindings = jobs_view.statement(jobs_view.RAW, wanted, ("id = ANY({})", ids))
         return [jobs_view.row_of(row) for row in tables.connection.execute(statement, bindings).fetchall()]
 
     def health(self, tables: Tables, head: Head) -> dict[str, Any]:
@@ -146,7 +139,7 @@ class PostgresSnapshotReader:
         }
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         link, self._link = self._link, None
         if link is not None:
             link.close()

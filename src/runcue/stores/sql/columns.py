@@ -39,11 +39,6 @@ class Column(msgspec.Struct, frozen=True):
         [kind] = {*(get_args(self.kind) or (self.kind,))} - {NoneType}
         return kind  # type: ignore[no-any-return]
 
-    @property
-    def is_optional(self) -> bool:
-        """True when it may be NULL."""
-        return NoneType in get_args(self.kind)
-
 
 _NAME: Final = "_names[{name}]"
 """A text that many rows share comes back as one object."""

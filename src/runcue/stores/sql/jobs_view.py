@@ -7,7 +7,7 @@ damaged text would make a whole statement fail.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -26,7 +26,7 @@ WHERE: Final = {
     "dead": "state = 'failed'",
     "cancelled": "state = 'cancelled'",
 }
-"""What finds the work of each state: `failed` waits for its retry, `dead` has had its last."""
+"""What finds the units of each state: `failed` waits for its retry, `dead` has had its last."""
 NAMES: Final = {"running": "processing", "failed": "dead"}
 LONGEST_ERROR: Final = 512
 RAW: Final = (
@@ -37,32 +37,36 @@ RAW: Final = (
 """What `row_of` makes a row from."""
 
 
-def statement(
-    select: str,
-    state: str | None,
-    queue: str | None,
-    before: int | None,
-    limit: int,
-    *more: tuple[str, object],
-) -> tuple[str, list[object]]:
-    """The statement that finds the latest jobs of a state and queue, before a number, newest first; and its bindings.
+class JobQuery(NamedTuple):
+    """Which jobs are wanted: the latest of a state, a queue, some ids, before a number. What is None asks nothing."""
 
-    Each of `more` is another condition, with {} for a value; a value that is None asks nothing.
+    state: str | None
+    queue: str | None
+    ids: list[str] | None
+    before: int | None
+    limit: int
+
+
+def statement(select: str, wanted: JobQuery, ids: tuple[str, object]) -> tuple[str, list[object]]:
+    """The statement that finds jobs, newest first, and its bindings.
+
+    `ids` is the condition on ids in words of the database, with {} for the value, and the value.
     """
+    state, conditions = wanted.state, (("queue = {}", wanted.queue), ("seq < {}", wanted.before), ids)
     if state is not None and state not in WHERE:
         raise InvalidOption("state", state, f"one of {', '.join(WHERE)}")
     where = [] if state is None else [WHERE[state]]
     bindings: list[object] = []
-    for condition, value in (("queue = {}", queue), ("seq < {}", before), *more):
+    for condition, value in conditions:
         if value is not None:
             bindings.append(value)
             where.append(condition.format(f"${len(bindings)}"))
     text = f"{select} WHERE {' AND '.join(where) or 'true'} ORDER BY seq DESC LIMIT ${len(bindings) + 1}"
-    return text, [*bindings, limit]
+    return text, [*bindings, wanted.limit]
 
 
 def row_of(row: tuple[Any, ...]) -> dict[str, Any]:
-    """The job that a row of RAW tells of."""
+    """The job of a row of RAW."""
     name, task, params, state, failures, retry, priority, *times, error, worker = row
     given, policy = _decoded(params), _decoded(retry)
     command = given.get("command", task)
@@ -78,7 +82,7 @@ def row_of(row: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def row_for(record: Record) -> dict[str, Any]:
-    """The job that new work is, of which nothing is in the table yet."""
+    """The job of a unit that was submitted just now, and is not in the table yet."""
     spec, at = record.spec, record.created_at
     retry = None if spec.retry is None else f'{{"max_attempts":{spec.retry.max_attempts}}}'
     due = at + (spec.delay or 0.0) if spec.run_at is None else spec.run_at
@@ -87,7 +91,7 @@ def row_for(record: Record) -> dict[str, Any]:
 
 
 def counts(connection: Connection, head: Head) -> dict[str, int]:
-    """How many jobs there are in each state; of those that ended well, how many there ever were."""
+    """How many jobs there are in each state; of those that completed or were cancelled, how many there ever were."""
     row: Any = connection.execute(f"SELECT count(*) FROM work_units WHERE {WHERE['failed']}").fetchone()
     retrying: int = row[0]
     return {

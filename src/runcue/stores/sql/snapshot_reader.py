@@ -5,13 +5,14 @@ stores/sqlite/snapshot_reader.py has it for a file, stores/postgres/snapshot_rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from runcue.core.model.state import Head, Worker
 from runcue.errors import StoreError
 from runcue.stores.presence import presence
+from runcue.stores.sql.jobs_view import JobQuery
 from runcue.stores.sql.tables import Tables
 
 T = TypeVar("T")
@@ -44,16 +45,8 @@ class SnapshotReader(Protocol):
         """How each of these workers is."""
         ...
 
-    def jobs(
-        self,
-        tables: Tables,
-        state: str | None,
-        queue: str | None,
-        ids: Iterable[str] | None,
-        limit: int,
-        before: int | None,
-    ) -> list[dict[str, Any]]:
-        """The latest jobs of that state, queue and these ids that came before that one, newest first."""
+    def jobs(self, tables: Tables, wanted: JobQuery) -> list[dict[str, Any]]:
+        """The jobs that are wanted, newest first."""
         ...
 
     def health(self, tables: Tables, head: Head) -> dict[str, Any]:
@@ -61,7 +54,7 @@ class SnapshotReader(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         ...
 
 

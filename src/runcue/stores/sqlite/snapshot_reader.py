@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -24,6 +24,7 @@ from runcue.core.model.state import Head, Worker
 from runcue.errors import StorageBusy, StorageReplaced, StoreError, quoted
 from runcue.stores.presence import presence
 from runcue.stores.sql import health, jobs_view
+from runcue.stores.sql.jobs_view import JobQuery
 from runcue.stores.sql.snapshot_reader import Life, life_here
 from runcue.stores.sql.tables import Tables
 from runcue.stores.sqlite.file import bytes_in, identity, open_file, translate
@@ -116,19 +117,11 @@ class FileSnapshotReader:
             life_here(directory, one.id, lease) if one.boot == boot else ("gone", None) for one in workers
         ]
 
-    def jobs(
-        self,
-        tables: Tables,
-        state: str | None,
-        queue: str | None,
-        ids: Iterable[str] | None,
-        limit: int,
-        before: int | None,
-    ) -> list[dict[str, Any]]:
+    def jobs(self, tables: Tables, wanted: JobQuery) -> list[dict[str, Any]]:
         """Rows of the view `jobs`."""
-        named = None if ids is None else msgspec.json.encode(list(ids)).decode()
-        among = ("id IN (SELECT value FROM json_each({}))", named)
-        rows = tables.connection.execute(*jobs_view.statement(JOBS, state, queue, before, limit, among))
+        ids = None if wanted.ids is None else msgspec.json.encode(wanted.ids).decode()
+        among = ("id IN (SELECT value FROM json_each({}))", ids)
+        rows = tables.connection.execute(*jobs_view.statement(JOBS, wanted, among))
         return [dict(zip(jobs_view.COLUMNS, row, strict=True)) for row in rows]
 
     def health(self, tables: Tables, head: Head) -> dict[str, Any]:
@@ -147,7 +140,7 @@ class FileSnapshotReader:
         }
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._disk is not None:
             self._disk.close()
         connection, self._connection = self._connection, None

@@ -10,7 +10,7 @@ const KEYS = [
   ["/", "search"],
   ["g o", "overview"],
   ["g w", "work"],
-  ["g f", "failed work"],
+  ["g f", "failed units"],
   ["g s", "services"],
   ["g k", "workers"],
   ["j k", "down and up a list"],

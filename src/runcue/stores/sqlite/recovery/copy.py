@@ -21,7 +21,7 @@ from runcue.stores.sqlite.recovery.rebuild import REBUILT, many
 from runcue.stores.sqlite.schema import migrate
 
 IDS: Final = "sqlite_autoindex_work_units_1"
-"""The index that names every work there is."""
+"""The index with the ids of all units."""
 ANYTHING: Final = (str, int, float, bytes)
 KINDS: Final[dict[str, tuple[type, ...]]] = {
     "INTEGER": (int,),
@@ -32,23 +32,23 @@ KINDS: Final[dict[str, tuple[type, ...]]] = {
 
 
 class Shape(msgspec.Struct):
-    """A table or index as it should be: where its tree begins, and what its rows look like."""
+    """A table or index as a new file has it: where its tree begins, and what its rows look like."""
 
     name: str
     root: int
     is_table: bool
     """True when its rows have numbers."""
     columns: tuple[str, ...] = ()
-    """Nothing for an index."""
+    """Empty for an index."""
     kinds: tuple[tuple[type, ...], ...] = ()
     least: int = 0
     """How many columns a row has at least."""
     number: int | None = None
-    """The column that is the number of the row."""
+    """The place of the column that is the number of the row."""
 
     def fits(self, values: Values) -> bool:
         """Whether these could be the values of one of its rows."""
-        if not self.columns:  # it ends with the number of the row that it leads to
+        if not self.columns:  # a row of an index ends with the number of a row of its table
             return len(values) > 1 and isinstance(values[-1], int)
         if not self.least <= len(values) <= len(self.columns):
             return False
@@ -87,7 +87,7 @@ def _describe(connection: apsw.Connection, shape: Shape) -> None:
         (shape.name,),
     ).fetchall()
     if not shape.is_table:
-        rows.sort(key=lambda row: row[3] or math.inf)  # a key comes first there
+        rows.sort(key=lambda row: row[3] or math.inf)  # such a table stores the columns of its key first
     nothing = type(None)
     kinds: list[tuple[type, ...]] = []
     for place, (_, kind, is_needed, key) in enumerate(rows):
@@ -103,19 +103,19 @@ def _describe(connection: apsw.Connection, shape: Shape) -> None:
 
 
 class Copy:
-    """Takes what can be read out of some pages into a new file."""
+    """Copies the rows that can be read into a new file."""
 
     def __init__(self, pages: Pages, known: dict[str, Shape], connection: apsw.Connection) -> None:
         self._pages = pages
         self._shapes = known
         self._connection = connection
         self.head: dict[str, Any] | None = None
-        """The counters as they were found."""
+        """The row of counters, if it could be read."""
         self.ids: set[str] = set()
-        """The works that there were, as far as their index tells."""
+        """The ids of all units, as far as the index of ids could be read."""
         self.has_all_ids = False
         self.broken: dict[str, int] = {}
-        """How much of each table could not be read: pages, and rows on others."""
+        """How many pages and rows of each table could not be read."""
         self.problems: list[str] = []
 
     def run(self, roots: dict[str, int], is_sorted: bool) -> None:
@@ -136,7 +136,7 @@ class Copy:
     def _report(self, name: str, tree: Tree | None) -> None:
         if tree is None:
             self.broken[name] = 1
-            self.problems.append(f"Table {name} is nowhere")
+            self.problems.append(f"Table {name} could not be found")
         elif not tree.is_whole:
             self.broken[name] = len(tree.bad) + tree.broken
             parts = [many(len(tree.bad), "page")] if tree.bad else []
@@ -161,7 +161,7 @@ class Copy:
             self._insert_anew(statement, dict(zip(columns, values, strict=True)))
 
     def _insert_anew(self, statement: str, row: dict[str, Any]) -> None:
-        """A work whose id or number is there already: under another number, unless it is the older."""
+        """Insert a unit whose id or number another row has: under a new number, unless that row is the later one."""
         id = row["id"]
         known: Any = self._connection.execute(
             "SELECT updated_at FROM work_units WHERE id = ?", (id,)
@@ -171,7 +171,7 @@ class Copy:
             self._connection.execute(statement, tuple((row | {"seq": None}).values()))
 
     def _take_lost(self, trees: dict[str, Tree], is_sorted: bool) -> None:
-        """Rows on pages that no way leads to."""
+        """Take the rows of pages that no other page leads to."""
         free, is_whole = self._pages.free()
         claimed = set[int]().union(*(tree.claimed for tree in trees.values()))
         is_sorted = is_sorted and is_whole and not claimed & free

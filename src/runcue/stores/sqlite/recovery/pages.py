@@ -1,9 +1,9 @@
 """The pages of a SQLite file and of its log read without SQLite, for files that SQLite no longer reads.
 
 Rules:
-- Nothing is believed: a number that leads out of the file, out of a page or to a page of another kind is damage.
-  It is gone round, and what lies behind it is found page by page.
-- A page on the list of free pages holds what was deleted, and is no row of anything.
+- Every number is checked: one that leads out of the file, out of a page or to a page of another kind is damage.
+  Pages that only a damaged page leads to are found by looking at all pages.
+- A page on the list of free pages holds what was deleted: its rows are not taken.
 - The file is read through SQLite's own file layer: closing it must not drop the locks of other connections of this
   process (sqlite/file.py).
 - The format is that of https://sqlite.org/fileformat2.html.
@@ -38,7 +38,7 @@ _FIRST, _LAST = -(2**63), 2**63 - 1
 
 
 class Damage(Exception):
-    """What stands here makes no sense."""
+    """A page, cell or row is not what SQLite would have written."""
 
 
 class Pages:
@@ -51,11 +51,11 @@ class Pages:
         self.count = self._file.xFileSize() // self.size
 
     def close(self) -> None:
-        """Let go of the file; nothing if that was done."""
+        """Close the file; a second call does nothing."""
         self._file.xClose()
 
     def read(self, start: int, amount: int) -> bytes:
-        """So many bytes from there on, or what there is of them."""
+        """That many bytes from `start` on, fewer at the end of the file."""
         left = min(amount, self._file.xFileSize() - start)
         return bytes(self._file.xRead(left, start)) if left > 0 else b""
 
@@ -66,7 +66,7 @@ class Pages:
         return self.read((number - 1) * self.size, self.size)
 
     def free(self) -> tuple[set[int], bool]:
-        """The pages that are on the list of free ones, and whether that is the whole list."""
+        """The pages on the list of free pages, and whether the whole list could be read."""
         trunk, amount = struct.unpack(">II", self.header[32:40].ljust(8, b"\xff"))
         found: set[int] = set()
         while trunk and trunk not in found and 1 < trunk <= self.count:
@@ -83,7 +83,7 @@ class Pages:
 
 
 def page_size(number: int) -> int | None:
-    """How many bytes a page has, as headers say it; None when that is no size."""
+    """The bytes of a page from the number in a header; None for a number that means no size."""
     size = LARGEST if number == 1 else number
     return size if SMALLEST <= size <= LARGEST and not size & (size - 1) else None
 
@@ -92,7 +92,7 @@ def page_size(number: int) -> int | None:
 
 
 class Leaf:
-    """What could be read on one page: rows, what they spill to, and pages below with the largest number in each."""
+    """One page: its rows, the pages that long rows continue on, and the pages below, each with its largest number."""
 
     def __init__(self, pages: Pages, number: int) -> None:
         data = pages.page(number)
@@ -104,7 +104,7 @@ class Leaf:
         self.below: list[tuple[int, int]] = []
         self.spilled: set[int] = set()
         self.broken = 0
-        """Cells that make no sense."""
+        """Cells that could not be read."""
         first = start + (12 if self.kind in INSIDE else 8)
         amount = int.from_bytes(data[start + 3 : start + 5])
         if first + 2 * amount > pages.size:
@@ -139,7 +139,7 @@ class Leaf:
         self.spilled |= spilled
 
     def _payload(self, pages: Pages, data: bytes, at: int, length: int) -> tuple[bytes, set[int]]:
-        """All of a row, most of which may stand on pages of its own."""
+        """The bytes of a row, and the pages that it continues on."""
         usable = pages.size
         most = usable - 35 if self.kind == TABLE_LEAF else (usable - 12) * 64 // 255 - 23
         if length <= most:
@@ -154,14 +154,14 @@ class Leaf:
         spilled: set[int] = set()
         while missing > 0:
             if following in spilled or following == 1 or missing > pages.count * usable:
-                raise Damage("the rest of a row is nowhere")
+                raise Damage("the rest of a row is missing")
             page = pages.page(following)
             spilled.add(following)
             parts.append(page[4 : 4 + missing])
             missing -= len(parts[-1])
             following = int.from_bytes(page[:4])
         if following:
-            raise Damage("a row has more to it than its length")
+            raise Damage("a row continues beyond its length")
         return b"".join(parts), spilled
 
 
@@ -180,7 +180,7 @@ def _signed(number: int) -> int:
 
 
 def _values(payload: bytes) -> Values:
-    """The values of a row; every byte of it has to belong to one."""
+    """The values of a row; every byte of the row has to belong to a value."""
     length, at = _varint(payload, 0)
     place = length
     found: list[Any] = []
@@ -198,7 +198,7 @@ def _values(payload: bytes) -> Values:
         if kind == 7:
             found.append(struct.unpack(">d", data)[0])
             if math.isnan(found[-1]):
-                raise Damage("a number is none")
+                raise Damage("a number is NaN")
         elif kind in _WIDTHS:
             found.append(int.from_bytes(data, signed=True))
         elif kind >= 12:
@@ -206,7 +206,7 @@ def _values(payload: bytes) -> Values:
         else:
             raise Damage(f"there is no kind {kind} of value")
     if at != length or place != len(payload):
-        raise Damage("a row does not end where it ends")
+        raise Damage("a row has another length than its values")
     return tuple(found)
 
 
@@ -214,7 +214,7 @@ def _values(payload: bytes) -> Values:
 
 
 class Tree:
-    """A table or an index: its rows as they come, and then what it is made of and what could not be read."""
+    """A table or an index: its rows, and after they were read its pages and what could not be read."""
 
     def __init__(self, pages: Pages, root: int, is_table: bool, fits: Callable[[Values], bool]) -> None:
         self._pages = pages
@@ -223,17 +223,17 @@ class Tree:
         self.is_table = is_table
         self.claimed: set[int] = set()
         self.bad: set[int] = set()
-        """Pages that ought to belong to it and make no sense, or not here."""
+        """Pages that the tree leads to, and that are damaged or belong to another tree."""
         self.broken = 0
-        """Rows that make no sense on pages that do."""
+        """Damaged rows on readable pages."""
 
     @property
     def is_whole(self) -> bool:
-        """True when everything that was walked through made sense."""
+        """True when no damage was found in the part that was read."""
         return not self.bad and not self.broken
 
     def rows(self) -> Iterator[Row]:
-        """Everything that can be reached from the root."""
+        """The rows of all pages that the root leads to."""
         todo = [(self._root, _FIRST, _LAST)]
         seen: set[int] = set()
         while todo:
@@ -264,12 +264,12 @@ class Tree:
         return page
 
     def fits(self, page: Leaf) -> bool:
-        """Whether a page could be one of this tree: it leads on, has a row of it, or none at all."""
+        """Whether a page may belong to this tree: it has a row that fits, or no rows at all."""
         has_none = page.kind == TABLE_INSIDE or not (page.rows or page.broken)
         return has_none or any(self._fits(values) for _, values in page.rows)
 
     def take(self, number: int, page: Leaf) -> Iterator[Row]:
-        """A page that was found without a way to it belongs here."""
+        """The rows of a page of this tree that no other page leads to."""
         self.bad.discard(number)
         yield from self._taken(number, page)
 
@@ -284,7 +284,7 @@ class Tree:
 
 
 def lost_pages(pages: Pages, trees: dict[str, Tree], free: set[int]) -> Iterator[tuple[str, int, Leaf]]:
-    """Pages of rows that no way leads to, each with the name of the one damaged tree that it can belong to."""
+    """Pages with rows that no other page leads to, each with the name of the only damaged tree that it fits."""
     hurt = {name: tree for name, tree in trees.items() if not tree.is_whole}
     claimed = free.union({1}, *(tree.claimed for tree in trees.values()))
     for number in range(2, pages.count + 1) if hurt else ():
@@ -305,18 +305,18 @@ def lost_pages(pages: Pages, trees: dict[str, Tree], free: set[int]) -> Iterator
 
 LOG_HEADER, FRAME_HEADER = 32, 24
 LOG_MAGIC: Final = 0x377F0682
-"""Of a log whose sums are of little-endian words; one more: of big-endian ones."""
+"""The first number of a log with checksums of little-endian words; one more means big-endian words."""
 
 
 class Log:
-    """What is in a write-ahead log: the pages of all commits up to the first place that is damaged."""
+    """The pages in a write-ahead log: those of all commits before the first damage."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.places: dict[int, int] = {}
-        """Where the latest of each page stands in the log."""
+        """Where the latest version of each page is in the log."""
         self.size = self.count = 0
-        """Bytes in a page, and pages in the file after the last of these commits."""
+        """The bytes of a page, and the number of pages after the last commit."""
         self.is_whole = True
         """False when the log has commits that cannot be used."""
         header = file.read(LOG_HEADER)
@@ -335,7 +335,7 @@ class Log:
         is_sound = True
         while len(frame := self._file.read(FRAME_HEADER + self.size)) == FRAME_HEADER + self.size:
             number, count = struct.unpack(">II", frame[:8])
-            is_ours = frame[8:16] == salt  # else of an earlier log, whose place this one has taken
+            is_ours = frame[8:16] == salt  # else it is left from an earlier log
             if is_sound:
                 sums = _sums(frame[FRAME_HEADER:], _sums(frame[:8], sums, magic), magic)
                 is_sound = is_ours and number > 0 and sums == struct.unpack(">II", frame[16:24])
@@ -349,7 +349,7 @@ class Log:
                 fresh = {}
 
     def page(self, number: int) -> bytes:
-        """The latest of a page that is in the log."""
+        """The latest version of a page."""
         self._file.seek(self.places[number])
         return self._file.read(self.size)
 

@@ -35,18 +35,18 @@ Row = tuple[Any, ...]
 REBUILT: Final = frozenset(
     {"dependencies", "index_heads", "letters", "quarantine", "tasks", "unit_groups", "unit_tags", "workers"}
 )
-"""Tables that are not copied: they follow from the others, were for processes that are gone, or are told anew."""
+"""Tables that are not copied: they follow from the others, or each process writes its own rows again."""
 LEAP: Final = 1_000_000
-"""How far numbers go on beyond the last that is known when there may have been more."""
+"""How many numbers are skipped after the last known one when later ones may have been given out."""
 LARGEST: Final = 2**53
 YEAR: Final = 366 * 86400.0
 DAY: Final = 86400.0
 LONGEST_OUTAGE: Final = 30 * DAY
 LOST: Final = "prerequisite_lost"
 NOBODY: Final = "lost"
-"""The owner of running work that names none."""
+"""The worker of a running unit that names none."""
 
-_made = re.compile(r"[0-9a-f]{27}")  # an id of runcue's own: nobody waits for it before there is such work
+_made = re.compile(r"[0-9a-f]{27}")  # an id that runcue made: nothing depends on it before the unit exists
 
 
 def _unpacked(row: Row) -> None:
@@ -64,7 +64,7 @@ def _accepted(body: str) -> None:
         return
 
 
-SIFTED: Final[dict[str, tuple[str, str, Callable[[Row], object]]]] = {
+READ: Final[dict[str, tuple[str, str, Callable[[Row], object]]]] = {
     "work_units": (
         "seq",
         f"SELECT seq, * FROM ({statements.SELECT})",
@@ -98,14 +98,14 @@ SIFTED: Final[dict[str, tuple[str, str, Callable[[Row], object]]]] = {
         _unpacked,
     ),
 }
-"""How the rows of a table are told apart, read, and tried."""
+"""For each table: its key, the statement that reads it, and the function that refuses a row which makes no sense."""
 
 
-class Mending:
-    """The rows in a new file, as far as they could be copied, on the way to being a queue."""
+class Rebuild:
+    """Makes a queue of the rows that could be copied into a new file."""
 
     def __init__(self, connection: apsw.Connection, head: dict[str, Any] | None, is_current: bool) -> None:
-        """`head` is what was found of the counters; `is_current` is False when commits are known to be missing."""
+        """`head` is the row of counters, if it was found; `is_current` is False when commits are missing."""
         self._connection = connection
         self._execute = connection.execute
         self._is_current = is_current
@@ -113,31 +113,31 @@ class Mending:
         self._before = _sound_head(head)
         self.refused: dict[str, int] = {}
         """Rows of each table that were copied and could not be kept."""
-        self.lost_works: set[str] = set()
-        """Works that are known to have been there."""
+        self.lost_units: set[str] = set()
+        """The ids of units that existed and could not be kept."""
         self.problems: list[str] = []
 
     def run(self, known_ids: set[str]) -> None:
-        """Do all of it; `known_ids` are the works that were there, as far as anybody knows."""
-        for table in SIFTED:
-            self._sift(table)
+        """Rebuild everything; `known_ids` are the ids of the units that existed, as far as they are known."""
+        for table in READ:
+            self._drop_refused(table)
         kept = {name for (name,) in self._execute("SELECT id FROM work_units")}
-        self.lost_works = known_ids - kept
+        self.lost_units = known_ids - kept
         self._drop_leftovers()
         head = self._numbers()
-        if self.lost_works:
-            self.problems.append(f"{many(len(self.lost_works), 'unit')} lost: {listed(self.lost_works)}")
-        self._settle_edges(head.now)
-        self._settle_owners(head)
-        self._settle_index_keys(head.revision)
+        if self.lost_units:
+            self.problems.append(f"{many(len(self.lost_units), 'unit')} lost: {listed(self.lost_units)}")
+        self._write_edges(head.now)
+        self._assign_workers(head)
+        self._assign_index_keys(head.revision)
         self._fill_gaps(head)
         self._count(head)
-        self._settle_tags(head.now)
+        self._write_tags(head.now)
 
     # rows -------------------------------------------------------------------------------------------------
 
-    def _sift(self, table: str) -> None:
-        key, select, read = SIFTED[table]
+    def _drop_refused(self, table: str) -> None:
+        key, select, read = READ[table]
         bad = []
         for row in self._execute(select):
             try:
@@ -150,7 +150,7 @@ class Mending:
             self.problems.append(f"{many(len(bad), 'row')} of table {table} made no sense, and was left out")
 
     def _drop_leftovers(self) -> None:
-        """What belongs to rows that are not there."""
+        """Delete rows that belong to rows which were lost."""
         self._execute(
             "DELETE FROM attempts WHERE work_id NOT IN (SELECT id FROM work_units); "
             "DELETE FROM circuit_state WHERE service NOT IN (SELECT name FROM services); "
@@ -195,13 +195,13 @@ class Mending:
             head,
             revision=head.revision + LEAP,
             seq=head.seq + LEAP,
-            token=max(head.token, head.last_event_seq) + LEAP,  # every attempt was told of
+            token=max(head.token, head.last_event_seq) + LEAP,  # each attempt has emitted an event
             last_event_seq=head.last_event_seq + LEAP,
             now=max(head.now, latest or 0.0, 0.0 if self._before else time.time()),
         )
 
     def _renumber(self) -> None:
-        """Numbers that cannot be right do not become the highest."""
+        """Replace impossible numbers, which would otherwise be the highest."""
         self._execute(
             "UPDATE work_units SET token = 0, lease_expires_at = NULL WHERE state != 'running' AND token"
         )
@@ -217,7 +217,7 @@ class Mending:
             )
 
     def _count(self, head: Head) -> None:
-        """Write the counters. Of what ended well there may have been more than is kept."""
+        """Write the counters. More units may have completed than are kept."""
         found: dict[str, int] = dict(self._execute("SELECT state, count(*) FROM work_units GROUP BY state"))
         gone: dict[str, int] = dict(self._execute("SELECT state, count(*) FROM forgotten GROUP BY state"))
         counts = {state.value: found.get(state.value, 0) for state in WorkState}
@@ -236,8 +236,8 @@ class Mending:
         self._execute("UPDATE services SET revision = ?1", (head.revision,))
         self._execute("UPDATE circuit_state SET revision = ?1", (head.revision,))
 
-    def _settle_tags(self, now: float) -> None:
-        """By what units are found, and how many each group has: of those that are kept no longer nothing is known."""
+    def _write_tags(self, now: float) -> None:
+        """Write the tags of units and the counters of groups; units that are no longer kept cannot be counted."""
         found = self._execute(
             "SELECT group_name, extra, state, seq FROM work_units WHERE group_name IS NOT NULL OR extra IS NOT NULL"
         )
@@ -257,8 +257,8 @@ class Mending:
 
     # who waits for whom -----------------------------------------------------------------------------------
 
-    def _settle_edges(self, now: float) -> None:
-        """Edges and how many of them each work waits for; what waits for lost or failed work fails."""
+    def _write_edges(self, now: float) -> None:
+        """Write the edges, and count what each unit waits for; one that waits for a lost or failed unit fails."""
         rows: list[Any] = self._execute(
             "SELECT id, depends_on FROM work_units WHERE depends_on IS NOT NULL"
         ).fetchall()
@@ -272,7 +272,7 @@ class Mending:
         failed: list[str] = []
         while todo:
             name = todo.pop()
-            error = self._judge(name)
+            error = self._error_of(name)
             if error is not None:
                 self._fail(name, error, now)
                 failed.append(name)
@@ -286,8 +286,8 @@ class Mending:
                 f"{listed(failed)}. Retry it when it may run all the same"
             )
 
-    def _judge(self, name: str) -> str | None:
-        """Count what a work waits for; why it has to fail, if it has to."""
+    def _error_of(self, name: str) -> str | None:
+        """Count what a unit waits for; returns the error with which it has to fail, if it has to."""
         state, text, missing = self._one(
             "SELECT state, depends_on, missing FROM work_units WHERE id = ?", (name,)
         )
@@ -297,7 +297,7 @@ class Mending:
         states = {need: self._state_of(need) for need in needs}
         unknown = [need for need, found in states.items() if found is None]
         awaited = sum(found in {WorkState.PENDING, WorkState.RUNNING} for found in states.values())
-        absent = min(max(0, missing - awaited), len(unknown))  # the others were there once, and ended well
+        absent = min(max(0, missing - awaited), len(unknown))  # the others have completed, and are not kept
         self._execute("UPDATE work_units SET missing = ? WHERE id = ?", (awaited + absent, name))
         if state == WorkState.RUNNING:
             return None
@@ -305,8 +305,8 @@ class Mending:
             return "prerequisite_failed"
         if WorkState.CANCELLED in states.values():
             return "prerequisite_cancelled"
-        may_come = [need for need in unknown if need not in self.lost_works and not _made.fullmatch(need)]
-        return LOST if absent > len(may_come) or (absent and self.lost_works & {*unknown}) else None
+        may_come = [need for need in unknown if need not in self.lost_units and not _made.fullmatch(need)]
+        return LOST if absent > len(may_come) or (absent and self.lost_units & {*unknown}) else None
 
     def _state_of(self, name: str) -> str | None:
         for table in ("work_units", "forgotten"):
@@ -323,10 +323,10 @@ class Mending:
             (error, now, now, name),
         )
 
-    # where everything is ----------------------------------------------------------------------------------
+    # workers and index keys -------------------------------------------------------------------------------
 
-    def _settle_owners(self, head: Head) -> None:
-        """Running work has an owner, a token, and its place among what that owner runs."""
+    def _assign_workers(self, head: Head) -> None:
+        """Give each running unit a worker, a token of its own, and the index key of that worker."""
         self._execute(
             "UPDATE work_units SET token = 0, lease_expires_at = NULL WHERE state != 'running' AND token"
         )
@@ -351,8 +351,8 @@ class Mending:
             gone = Worker(owner, presence.host_name(), "", 0, head.now)
             self._execute(statements.WORKER_UPSERT, states.worker_row(gone))
 
-    def _settle_index_keys(self, revision: int) -> None:
-        """Pending work is where it can be found, and nothing else is."""
+    def _assign_index_keys(self, revision: int) -> None:
+        """Give pending units the index keys under which they are found, and take them from final ones."""
         self._execute(
             "UPDATE work_units SET index_key = NULL, sort_key = 0, watch_at = NULL "
             "WHERE state NOT IN ('pending', 'running') AND (index_key IS NOT NULL OR watch_at IS NOT NULL)"
@@ -399,7 +399,7 @@ class Mending:
     # events -----------------------------------------------------------------------------------------------
 
     def _fill_gaps(self, head: Head) -> None:
-        """Where events are lost between others, or after all others, one says how many."""
+        """Put a `gap` event where events are lost, between others or after all others."""
         rows: list[Any] = self._execute(
             "SELECT revision, first_seq, amount, at FROM events ORDER BY first_seq"
         ).fetchall()
@@ -422,7 +422,7 @@ class Mending:
 
 
 def _belongs(index_key: str | None, queue: str, task: str, is_blocked: bool) -> bool:
-    """Whether pending work of that kind may be under that index key."""
+    """Whether pending units of that kind may have that index key."""
     if index_key is None:
         return False
     if index_key.startswith(HELD):
@@ -448,7 +448,7 @@ def _live(head: Head) -> tuple[int, int, int]:
 
 
 def _sound_head(stored: dict[str, Any] | None) -> Head | None:
-    """The counters that were found, unless they cannot be right."""
+    """The counters that were found; None when they cannot be right."""
     if stored is None:
         return None
     try:
@@ -461,7 +461,7 @@ def _sound_head(stored: dict[str, Any] | None) -> Head | None:
 
 
 def _clock(stored: dict[str, Any], now: float) -> float:
-    """Queue time at this moment, if this boot's clock still tells it."""
+    """Queue time at this moment, if it can be told by the clock of this boot; else `now`."""
     epoch, boottime = stored.get("anchor_epoch"), stored.get("anchor_boottime")
     if stored.get("boot") != presence.boot_id() or not isinstance(epoch, float | int):
         return now

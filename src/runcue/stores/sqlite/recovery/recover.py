@@ -2,8 +2,8 @@
 
 Rules:
 - Nothing is destroyed. The damaged file, its log and its journal stay beside the new one, as they were, to the byte.
-- If this is interrupted, the file under the queue's name still has all that can be read, and `recover` can be called
-  again: the log is deleted only when the file holds what it says, and the new file takes its name in one step.
+- If `recover` is interrupted, the file under the queue's name still has all that can be read, and it can be called
+  again: the log is deleted only when the file holds its pages, and the new file takes the name in one step.
 - No process may have the queue open. This process holds a lock meanwhile like any other.
 - Rows are taken from the pages themselves (pages.py, copy.py): a page that leads to others may be gone while those
   others are sound. What follows from other rows is not copied but made anew (rebuild.py).
@@ -31,14 +31,14 @@ from runcue.stores.sqlite.file import MAGIC, bytes_in, open_file, translate
 from runcue.stores.sqlite.owner import check_queue
 from runcue.stores.sqlite.recovery.copy import Copy, Shape, shapes
 from runcue.stores.sqlite.recovery.pages import Log, Pages, Tree
-from runcue.stores.sqlite.recovery.rebuild import Mending
+from runcue.stores.sqlite.recovery.rebuild import Rebuild
 from runcue.stores.sqlite.schema import APPLICATION_ID, FORMER_NAMES, SINCE, TABLES, check_header, shown
 
 KEPT: Final = ("", "-wal", "-journal")
 BESIDE: Final = ("-wal", "-journal", "-shm")
-"""What SQLite keeps beside a file; the last holds nothing that is not in the others."""
+"""What SQLite keeps beside a file; the last is made anew from the others."""
 WORDS: Final = 3
-"""How many of SQLite's own complaints are passed on."""
+"""How many findings of SQLite's integrity check are reported."""
 SOME: Final = 1024 * 1024
 
 
@@ -51,7 +51,7 @@ class Rescue(msgspec.Struct, frozen=True):
     tables: dict[str, int]
     """How many rows each table has in the new file."""
     lost: dict[str, int]
-    """What could not be kept of each table: works by number where that is known, else rows and pages."""
+    """What could not be kept of each table: units, where their number is known, else rows and pages."""
     problems: tuple[str, ...]
     """What was wrong and what follows from it, a sentence each."""
 
@@ -97,7 +97,7 @@ def _check_file(path: str) -> None:
 
 
 def _check_alone(path: str, but: str = "") -> None:
-    """Refuse a queue that somebody has open."""
+    """Refuse a queue that a process has open."""
     directory = presence.side_directory(path)
     ids = [one for one in presence.workers(directory) if one != but and presence.is_alive(directory, one)]
     if ids:
@@ -120,7 +120,7 @@ def _shown_to_others(path: str) -> Iterator[None]:
 
 
 def _sweep(path: str, ours: str) -> None:
-    """Remove what a process left that was killed while it did this."""
+    """Remove the files of a recovery that was killed."""
     real = Path(path)
     for found in real.parent.iterdir():
         if found.name.startswith(f"{real.name}.rescue-") and not str(found).startswith(ours):
@@ -131,7 +131,7 @@ def _sweep(path: str, ours: str) -> None:
 
 
 class _Image:
-    """The damaged file with what its log says. What this leaves beside it is gone when the stack is closed."""
+    """The damaged file, with the pages of its log. Closing the stack deletes the files that this makes beside it."""
 
     def __init__(self, path: str, stack: ExitStack) -> None:
         self.path = path
@@ -144,7 +144,7 @@ class _Image:
         self.scratch = f"{path}.rescue-{presence.new_worker_id()}"
         stack.callback(_remove, self.scratch)
         self.merged = ""
-        """The file with its log taken in, where there is a log."""
+        """A copy of the file with the pages of its log, where there is a log."""
         if bytes_in(f"{path}-wal"):
             self._merge(stack)
         self.pages = Pages(self.merged or path)
@@ -170,7 +170,7 @@ class _Image:
         _sync(self.merged)
 
     def complaints(self) -> list[str]:
-        """What SQLite says against it."""
+        """What SQLite's integrity check finds."""
         name = f"file:{quote(self.merged or self.path)}?immutable=1"
         try:
             connection = apsw.Connection(name, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
@@ -209,7 +209,7 @@ class _Image:
         return int.from_bytes(self.pages.header[60:64], signed=True)
 
     def _check_ours(self, names: set[str], head: Shape, root: int) -> None:
-        """A header that is damaged is made up for by the names of our tables, and they by the row of our counters."""
+        """Refuse a file that is no queue by its header, else the names of its tables, else the row of counters."""
         header = self.pages.header
         version = self._version
         application = int.from_bytes(header[68:72], signed=True)
@@ -230,7 +230,7 @@ class _Image:
 
 
 def _stamp(path: str) -> list[tuple[int, int] | None]:
-    """What a file and its log look like: another answer later means that somebody wrote."""
+    """Size and time of change of a file and its log: when they differ later, somebody has written."""
     found: list[tuple[int, int] | None] = []
     for suffix in KEPT:
         try:
@@ -252,13 +252,13 @@ def _recover(image: _Image, known: dict[str, Shape], roots: dict[str, int], forc
         connection.execute("BEGIN IMMEDIATE")
         copy = Copy(image.pages, known, connection)
         copy.run(roots, image.is_sorted)
-        mending = Mending(connection, copy.head, image.is_current)
-        mending.run(copy.ids)
+        rebuild = Rebuild(connection, copy.head, image.is_current)
+        rebuild.run(copy.ids)
         connection.execute("COMMIT")
         tables = _checked(connection, path)
     finally:
         connection.close()
-    problems = image.problems + copy.problems + mending.problems + [f"SQLite said: {line}" for line in said]
+    problems = image.problems + copy.problems + rebuild.problems + [f"SQLite said: {line}" for line in said]
     if not problems and not force:
         raise StoreError(f"{shown(path)} is not damaged. Nothing was changed.", path)
     if copy.broken and not any(amount for name, amount in tables.items() if name != "head"):
@@ -266,20 +266,20 @@ def _recover(image: _Image, known: dict[str, Shape], roots: dict[str, int], forc
             f"Nothing can be read in {shown(path)}, and nothing was changed. Restore a backup.", path
         )
     kept_as = _exchange(path, image)
-    return Rescue(path, kept_as, tables, _lost(copy, mending), tuple(problems))
+    return Rescue(path, kept_as, tables, _lost(copy, rebuild), tuple(problems))
 
 
-def _lost(copy: Copy, mending: Mending) -> dict[str, int]:
+def _lost(copy: Copy, rebuild: Rebuild) -> dict[str, int]:
     lost = dict(copy.broken)
-    for name, amount in mending.refused.items():
+    for name, amount in rebuild.refused.items():
         lost[name] = lost.get(name, 0) + amount
-    if mending.lost_works or copy.has_all_ids:
-        lost["work_units"] = len(mending.lost_works)
+    if rebuild.lost_units or copy.has_all_ids:
+        lost["work_units"] = len(rebuild.lost_units)
     return {name: lost[name] for name in sorted(lost) if lost[name]}
 
 
 def _checked(connection: apsw.Connection, path: str) -> dict[str, int]:
-    """How many rows there are in each table of a new file, which has to be sound."""
+    """The number of rows of each table of the new file; raises when SQLite finds damage in it."""
     said = [str(line) for (line,) in connection.execute("PRAGMA integrity_check(1)")]
     if said != ["ok"]:
         raise StoreError(
@@ -304,7 +304,7 @@ def _exchange(path: str, image: _Image) -> str:
     if _stamp(path) != image.stamp:
         raise StorageBusy(f"{shown(path)} was changed meanwhile. Close what uses it, and try again.", path)
     if image.merged:
-        files.replace(image.merged, path)  # from here on the log says nothing that is not in the file
+        files.replace(image.merged, path)  # from here on the log has nothing that the file lacks
         _sync(folder)
     for suffix in BESIDE:
         Path(path + suffix).unlink(missing_ok=True)
@@ -325,7 +325,7 @@ def _unused(path: str) -> str:
 
 
 def _keep(path: str, name: str) -> None:
-    """The same file under one more name, or a copy where there are no links."""
+    """Give a file a second name; a copy takes it where the file system has no links."""
     try:
         Path(name).hardlink_to(path)
     except OSError:
