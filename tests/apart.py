@@ -14,6 +14,9 @@ LINKS = "makes links, or asks for modes and owners of files, which are others th
 MOVED = "takes away or moves a file that is open, which Windows refuses"
 SLASHES = "compares paths that have slashes"
 PROC = "looks for open files in /proc"
+TERM = "sends SIGTERM to a program, which Windows does not have"
+MEMORY = "asks the system how much memory a process has, or how many files it may open"
+W = "tests/web/test_server.py"
 
 ON_WINDOWS: Final = {
     "tests/stores/presence/test_presence.py": "is about flock, FIFOs, pidfds and forks; test_windows.py is its twin",
@@ -45,6 +48,13 @@ ON_WINDOWS: Final = {
         "starts a process on a loop that has none there",
     "tests/engine/test_artifacts_declared.py::test_what_may_not_be_looked_at_is_not_there_and_told_once": SLASHES,
     "tests/batch/test_interrupt.py": "sends SIGINT and SIGKILL to programs",
+    "tests/web/test_looking.py::test_no_name_leads_anywhere_else": LINKS,
+    "tests/web/test_mount.py::test_a_server_that_ends_ends_its_streams_properly": TERM,
+    f"{W}::test_a_body_that_does_not_end_is_cut_off": MEMORY,
+    f"{W}::test_serve_prints_its_link_and_ends_at_a_signal": TERM,
+    f"{W}::test_a_second_signal_ends_it_at_once": TERM,
+    f"{W}::test_a_queue_that_does_not_answer_does_not_hold_it_up": TERM,
+    "tests/web/test_storm.py": MEMORY,
     "tests/torture/test_short.py::test_a_soak_breaks_no_promise_and_tells_what_its_starts_cost":
         "counts the time of the processor by the zygote",
 }  # fmt: skip

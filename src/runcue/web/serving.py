@@ -18,7 +18,7 @@ import threading
 import time
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from urllib.parse import quote
 
@@ -44,6 +44,9 @@ NOISY = ("uvicorn.error", "asyncio")
 """Loggers of other libraries that log what clients do."""
 KEPT_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 """How soon a client that vanished is noticed: socket options, in seconds, the last in milliseconds."""
+ALONE = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
+"""The option with which a port may be taken again at once, and by nobody else meanwhile: on Windows SO_REUSEADDR lets
+another process listen there, too."""
 
 
 class Server(uvicorn.Server):
@@ -181,11 +184,12 @@ def listen(host: str, port: int, *, has_token: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, ALONE, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEPT_ALIVE.items():
-            if hasattr(socket, name):  # Linux; accepted connections inherit them
-                listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            if hasattr(socket, name):  # accepted connections inherit them
+                with suppress(OSError):  # Python may have the name of an option that the system does not know
+                    listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         listener.bind((host, port))
         listener.listen(BACKLOG)
     except BaseException:
