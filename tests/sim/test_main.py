@@ -349,7 +349,7 @@ def test_ctrl_c_ends_it_unless_it_was_started_to_ignore_that(
     play = Simulation.run
 
     async def disturbed(simulation: Simulation) -> Outcome:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         return await play(simulation)
 
     monkeypatch.setattr(Simulation, "run", disturbed)
