@@ -255,8 +255,8 @@ async def test_a_host_whose_key_is_not_known_is_not_believed(host: Host, ssh: An
 
 
 async def test_a_command_on_another_host_is_told_to_end(host: Host, ssh: Any) -> None:
-    host.is_deaf = True
-    running = asyncio.ensure_future(ssh(f'"{PYTHON}" -c "{SLEEPER}"'))
+    host.is_deaf, host.shell = True, (PYTHON, "-c")
+    running = asyncio.ensure_future(ssh(SLEEPER))
     await until(lambda: host.commands)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
