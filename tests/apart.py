@@ -16,7 +16,12 @@ SLASHES = "compares paths that have slashes"
 PROC = "looks for open files in /proc"
 TERM = "sends SIGTERM to a program, which Windows does not have"
 MEMORY = "asks the system how much memory a process has, or how many files it may open"
-W = "tests/web/test_server.py"
+SIGNALS = "sends signals to workers and looks at them in /proc; test_windows.py is its twin"
+TERMINAL = "needs a pseudo-terminal"
+SHELL = "starts /bin/sh"
+WORDS = "expects what another system says of a mistake"
+WORLDS = "takes half an hour more under Wine; the first of them is tried"
+W, TUI = "tests/web/test_server.py", "tests/sim/test_tui.py"
 
 ON_WINDOWS: Final = {
     "tests/stores/presence/test_presence.py": "is about flock, FIFOs, pidfds and forks; test_windows.py is its twin",
@@ -48,6 +53,23 @@ ON_WINDOWS: Final = {
         "starts a process on a loop that has none there",
     "tests/engine/test_artifacts_declared.py::test_what_may_not_be_looked_at_is_not_there_and_told_once": SLASHES,
     "tests/batch/test_interrupt.py": "sends SIGINT and SIGKILL to programs",
+    "tests/cli/test_app_worker.py": SIGNALS,
+    "tests/cli/test_faults.py": SIGNALS,
+    "tests/cli/test_flows.py": SIGNALS,
+    "tests/cli/test_supervisor.py": SIGNALS,
+    "tests/cli/test_worker.py": SIGNALS,
+    "tests/sim/test_main.py::test_a_closed_stream_is_no_mistake": SHELL,
+    "tests/sim/test_main.py::test_a_folder_is_no_file": WORDS,
+    f"{TUI}::test_it_runs_in_a_real_terminal_leaves_it_as_it_was_and_reports_how_far_it_came": TERMINAL,
+    "tests/cli/test_top.py::test_it_runs_in_a_real_terminal_and_leaves_it_as_it_was": TERMINAL,
+    "tests/cli/test_dlq.py::test_purge_asks_on_a_terminal": TERMINAL,
+    "tests/cli/test_enqueue.py::test_a_terminal_is_told_what_to_do_next": TERMINAL,
+    "tests/cli/test_logs.py::test_a_terminal_gets_nothing_that_it_would_obey": TERMINAL,
+    "tests/cli/test_advice.py::test_a_narrow_list_has_no_stray_colour": TERMINAL,
+    "tests/cli/test_frame.py::test_colour_follows_the_option_then_the_variables": TERMINAL,
+    "tests/cli/test_reading.py::test_status_fits_one_screen": TERMINAL,
+    **{f"tests/sim/test_swarm.py::test_every_promise_is_kept_in_every_world[{first}]": WORLDS
+       for first in range(50, 2000, 50)},
     "tests/web/test_looking.py::test_no_name_leads_anywhere_else": LINKS,
     "tests/web/test_mount.py::test_a_server_that_ends_ends_its_streams_properly": TERM,
     f"{W}::test_a_body_that_does_not_end_is_cut_off": MEMORY,

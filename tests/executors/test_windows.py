@@ -254,6 +254,13 @@ async def test_a_host_whose_key_is_not_known_is_not_believed(host: Host, ssh: An
         await ssh("echo one")
 
 
+async def test_a_command_as_proxy_is_refused_with_what_to_do_instead(host: Host) -> None:
+    executor = SshExecutor(RealClock(), 0.2, host.options | {"proxy_command": "nc"}, connect_timeout=BOUND)
+    with pytest.raises(Unreachable, match="Use ProxyJump"):
+        await executor.run(FakeWork({"host": "127.0.0.1:1"}), FakeTask(lambda work: ["true"]), None)
+    await executor.close()
+
+
 async def test_a_command_on_another_host_is_told_to_end(host: Host, ssh: Any) -> None:
     host.is_deaf, host.shell = True, (PYTHON, "-c")
     running = asyncio.ensure_future(ssh(SLEEPER))
