@@ -18,7 +18,7 @@ TERM = "sends SIGTERM to a program, which Windows does not have"
 MEMORY = "asks the system how much memory a process has, or how many files it may open"
 SIGNALS = "sends signals to workers and looks at them in /proc; test_windows.py is its twin"
 TERMINAL = "needs a pseudo-terminal"
-SHELL = "starts /bin/sh"
+SHELL = "starts /bin/sh, or has a command for it"
 WORDS = "expects what another system says of a mistake"
 WORLDS = "takes half an hour more under Wine; the first of them is tried"
 W, TUI = "tests/web/test_server.py", "tests/sim/test_tui.py"
@@ -70,8 +70,13 @@ ON_WINDOWS: Final = {
     "tests/cli/test_reading.py::test_status_fits_one_screen": TERMINAL,
     **{f"tests/sim/test_swarm.py::test_every_promise_is_kept_in_every_world[{first}]": WORLDS
        for first in range(50, 2000, 50)},
-    "tests/web/test_looking.py::test_no_name_leads_anywhere_else": LINKS,
+    "tests/web/test_looking.py::test_no_file_but_that_of_a_work_is_read": LINKS,
     "tests/web/test_mount.py::test_a_server_that_ends_ends_its_streams_properly": TERM,
+    "tests/web/test_looking.py::test_what_a_command_printed_is_read_from_its_end_or_anywhere": SHELL,
+    "tests/web/test_printed.py::test_a_command_that_runs_and_then_is_done": SHELL,
+    "tests/web/test_unavailable.py::test_what_became_of_the_file_is_told_to_people_and_it_goes_on": MOVED,
+    "tests/web/test_unavailable.py::test_a_file_that_is_damaged_and_then_exchanged_for_a_good_one": MOVED,
+    "tests/web/test_unavailable.py::test_a_file_that_is_gone_and_comes_back": MOVED,
     f"{W}::test_a_body_that_does_not_end_is_cut_off": MEMORY,
     f"{W}::test_serve_prints_its_link_and_ends_at_a_signal": TERM,
     f"{W}::test_a_second_signal_ends_it_at_once": TERM,

@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import os
 import signal
@@ -25,6 +26,7 @@ from urllib.parse import quote
 import uvicorn
 
 from runcue import ConfigError, Reader
+from runcue.host.system import sockets
 from runcue.web.connection import Connection, EventWebSocket
 from runcue.web.loglimit import LogLimit
 from runcue.web.mount import VARIABLE, app, known_token
@@ -44,9 +46,6 @@ NOISY = ("uvicorn.error", "asyncio")
 """Loggers of other libraries that log what clients do."""
 KEPT_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
 """How soon a client that vanished is noticed: socket options, in seconds, the last in milliseconds."""
-ALONE = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
-"""The option with which a port may be taken again at once, and by nobody else meanwhile: on Windows SO_REUSEADDR lets
-another process listen there, too."""
 
 
 class Server(uvicorn.Server):
@@ -106,7 +105,8 @@ def serve(
             (say or _print)(link)
             if open_browser:
                 webbrowser.open(once)  # the code works once: all users of this machine can read arguments
-            server.run(sockets=[listener])
+            with asyncio.Runner(loop_factory=sockets.new_loop) as runner:
+                runner.run(server.serve(sockets=[listener]))
 
 
 @contextmanager
@@ -184,7 +184,7 @@ def listen(host: str, port: int, *, has_token: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, ALONE, 1)
+        listener.setsockopt(socket.SOL_SOCKET, sockets.ALONE, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEPT_ALIVE.items():
             if hasattr(socket, name):  # accepted connections inherit them
