@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,3 +76,12 @@ def test_a_taken_port_is_told_and_one_whose_dashboard_was_killed_is_free(path: P
         process.wait(BOUND)
         with dashboard(path, link.port) as (_, again), asker(again) as client:
             assert client.get("/status").status_code == 200
+
+
+def test_clients_that_are_gone_at_once_do_not_keep_others_out(path: Path) -> None:
+    with dashboard(path) as (_, link), asker(link) as client:
+        assert link.port is not None
+        for _ in range(20):
+            with socket.create_connection((link.host, link.port)) as gone:
+                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("hh", 1, 0))
+        assert client.get("/status").status_code == 200
