@@ -147,7 +147,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._settlers: list[Future[None]] = []
         self._files = _Selector(lambda: self._holds > 0, self._must_wait)
         super().__init__(self._files)
-        self._clock_resolution = _TOLERANCE  # asyncio takes that of the machine: 16 ms on Windows before Python 3.13
+        self._clock_resolution = (
+            _TOLERANCE  # asyncio takes that of the machine: 16 ms on Windows before Python 3.13
+        )
         self._own_files = len(self._files.get_map())  # the loop's own wake-up pipe
 
     # Clocks

@@ -26,7 +26,7 @@ from urllib.parse import quote
 import uvicorn
 
 from runcue import ConfigError, Reader
-from runcue.host.system import sockets
+from runcue.host.system import sockets as listening
 from runcue.web.connection import Connection, EventWebSocket
 from runcue.web.loglimit import LogLimit
 from runcue.web.mount import VARIABLE, app, known_token
@@ -60,6 +60,11 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Handle no signals: after its end uvicorn would raise them again, which ends the process."""
         yield
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve on a loop of its own until `should_exit`."""
+        with asyncio.Runner(loop_factory=listening.new_loop) as runner:
+            runner.run(self.serve(sockets))
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until `should_exit`."""
@@ -105,8 +110,7 @@ def serve(
             (say or _print)(link)
             if open_browser:
                 webbrowser.open(once)  # the code works once: all users of this machine can read arguments
-            with asyncio.Runner(loop_factory=sockets.new_loop) as runner:
-                runner.run(server.serve(sockets=[listener]))
+            server.run(sockets=[listener])
 
 
 @contextmanager
@@ -184,7 +188,7 @@ def listen(host: str, port: int, *, has_token: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, sockets.ALONE, 1)
+        listener.setsockopt(socket.SOL_SOCKET, listening.ALONE, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEPT_ALIVE.items():
             if hasattr(socket, name):  # accepted connections inherit them
