@@ -16,13 +16,15 @@ SLASHES = "compares paths that have slashes"
 PROC = "looks for open files in /proc"
 TERM = "sends SIGTERM to a program, which Windows does not have"
 MEMORY = "asks the system how much memory a process has, or how many files it may open"
-SIGNALS = "sends signals to workers and looks at them in /proc; test_windows.py is its twin"
+SIGNALS = "sends signals to programs, or looks at them in /proc; test_windows.py is its twin"
+JOBS = "has jobs for /bin/sh; test_windows.py has some for cmd"
 TERMINAL = "needs a pseudo-terminal"
 SHELL = "starts /bin/sh, or has a command for it"
 WORDS = "expects what another system says of a mistake"
 WORLDS = "takes half an hour more under Wine; the first of them is tried"
 GONE = "asyncio leaves a word and a socket behind there when a client is gone before it was accepted"
 HALF = "ends its side of a connection at once, and asyncio drops the answer there"
+PROCESSES = "is about sessions, signals and forks; test_windows.py is its twin"
 W, TUI = "tests/web/test_server.py", "tests/sim/test_tui.py"
 
 ON_WINDOWS: Final = {
@@ -54,22 +56,54 @@ ON_WINDOWS: Final = {
     "tests/testing/test_virtual.py::test_a_subprocess_takes_no_virtual_time_while_the_loop_is_held":
         "starts a process on a loop that has none there",
     "tests/engine/test_artifacts_declared.py::test_what_may_not_be_looked_at_is_not_there_and_told_once": SLASHES,
+    "tests/batch/test_bar.py::test_with_rich_there_is_a_bar": "rich draws a bar of other signs there",
     "tests/batch/test_interrupt.py": "sends SIGINT and SIGKILL to programs",
+    "tests/cli/test_advice.py": JOBS,
     "tests/cli/test_app_worker.py": SIGNALS,
+    "tests/cli/test_cancel_wait.py": JOBS,
+    "tests/cli/test_demo.py": SIGNALS,
+    "tests/cli/test_dlq.py": JOBS,
+    "tests/cli/test_enqueue.py::test_a_flood_is_refused_before_all_of_it_came_and_takes_no_memory": SHELL,
+    "tests/cli/test_enqueue.py::test_a_command_of_two_megabytes_runs_to_the_byte": JOBS,
+    "tests/cli/test_enqueue.py::test_a_job_runs_where_it_was_enqueued": JOBS,
+    "tests/cli/test_enqueue.py::test_a_job_after_a_dead_one_is_warned_of": JOBS,
+    "tests/cli/test_finding.py::test_results_are_exported_whole_or_not_at_all": LINKS,
+    "tests/cli/test_frame.py": SIGNALS,
+    "tests/cli/test_jobs.py": JOBS,
+    "tests/cli/test_logs.py": JOBS,
+    "tests/cli/test_matrix.py": SIGNALS,
+    "tests/cli/test_reading.py": SIGNALS,
+    "tests/cli/test_secrets.py": JOBS,
+    "tests/cli/test_service.py::test_circuits_are_shown_where_there_are_any": TERMINAL,
+    "tests/cli/test_service.py::test_jobs_keep_to_a_services_limits": JOBS,
+    "tests/cli/test_top.py::test_logs_follow_what_a_command_prints": JOBS,
+    "tests/cli/test_works.py::test_a_damaged_file_is_told_with_a_way_to_save_it_that_works": SHELL,
+    "tests/cli/test_works.py::test_a_demo_that_is_kept_stays_and_is_not_played_over": SLASHES,
+    "tests/cli/test_works.py::test_a_queue_that_others_may_write_to_is_refused": LINKS,
+    "tests/cli/test_works.py::test_an_interrupted_demo_leaves_nothing_behind": SIGNALS,
+    "tests/cli/test_works.py::test_the_dashboard_is_really_served_and_ends_with_ctrl_c": SIGNALS,
+    "tests/cli/test_works.py::test_top_wants_a_terminal_that_can_be_drawn_on": TERMINAL,
+    "tests/cli/test_works.py::test_watching_prints_each_change_until_it_is_interrupted": SIGNALS,
+    "tests/cli/test_works.py::test_what_a_command_printed_is_shown": SHELL,
+    "tests/cli/test_works_matrix.py": SIGNALS,
     "tests/cli/test_faults.py": SIGNALS,
     "tests/cli/test_flows.py": SIGNALS,
     "tests/cli/test_supervisor.py": SIGNALS,
     "tests/cli/test_worker.py": SIGNALS,
+    "tests/executors/test_command.py": PROCESSES,
+    "tests/executors/test_dask.py": "runs functions on Dask, which is refused there",
+    "tests/executors/test_jobs.py": PROCESSES,
+    "tests/executors/test_lack.py": PROC,
+    "tests/executors/test_own_command.py": PROCESSES,
+    "tests/executors/test_process.py": PROCESSES,
+    "tests/executors/test_server_tool.py": PROCESSES,
+    "tests/executors/test_ssh.py": PROCESSES,
+    "tests/executors/test_typed_handlers.py::test_a_handler_of_a_command_gets_params_and_outputs": SHELL,
     "tests/sim/test_main.py::test_a_closed_stream_is_no_mistake": SHELL,
     "tests/sim/test_main.py::test_a_folder_is_no_file": WORDS,
     f"{TUI}::test_it_runs_in_a_real_terminal_leaves_it_as_it_was_and_reports_how_far_it_came": TERMINAL,
     "tests/cli/test_top.py::test_it_runs_in_a_real_terminal_and_leaves_it_as_it_was": TERMINAL,
-    "tests/cli/test_dlq.py::test_purge_asks_on_a_terminal": TERMINAL,
     "tests/cli/test_enqueue.py::test_a_terminal_is_told_what_to_do_next": TERMINAL,
-    "tests/cli/test_logs.py::test_a_terminal_gets_nothing_that_it_would_obey": TERMINAL,
-    "tests/cli/test_advice.py::test_a_narrow_list_has_no_stray_colour": TERMINAL,
-    "tests/cli/test_frame.py::test_colour_follows_the_option_then_the_variables": TERMINAL,
-    "tests/cli/test_reading.py::test_status_fits_one_screen": TERMINAL,
     **{f"tests/sim/test_swarm.py::test_every_promise_is_kept_in_every_world[{first}]": WORLDS
        for first in range(50, 2000, 50)},
     "tests/web/test_looking.py::test_no_file_but_that_of_a_work_is_read": LINKS,
