@@ -92,6 +92,7 @@ ON_WINDOWS: Final = {
     "tests/cli/test_worker.py": SIGNALS,
     "tests/executors/test_command.py": PROCESSES,
     "tests/executors/test_dask.py": "runs functions on Dask, which is refused there",
+    "tests/executors/test_document_app.py": "runs an example for Linux and macOS",
     "tests/executors/test_jobs.py": PROCESSES,
     "tests/executors/test_lack.py": PROC,
     "tests/executors/test_own_command.py": PROCESSES,

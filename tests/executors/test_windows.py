@@ -114,10 +114,26 @@ async def test_secrets_of_ours_stay_here_and_env_is_added(
     assert work.result["stdout"] == "None more\r\n"
 
 
+FLOOD = """
+import pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+for _ in range(200_000): print('x' * 50)
+sys.stdout.flush()
+(folder / 'flooded').touch()
+while not (folder / 'go').exists(): time.sleep(0.01)
+print('last words')
+"""
+
+
 async def test_of_endless_output_the_end_is_kept(tmp_path: Path) -> None:
-    code = "for n in range(200_000): print('x' * 50)\nprint('last words')"
     async with runcue.Cue(tmp_path / "queue.db", output_limit=1_000_000) as cue:
-        work = await run(cue, [PYTHON, "-c", code])
+        cue.task("flood", executor="subprocess")(lambda work: [PYTHON, "-c", FLOOD, str(tmp_path)])
+        unit = await cue.submit("flood")
+        await until((tmp_path / "flooded").exists)
+        [file] = (tmp_path / "queue.db.files").glob("*.out")
+        await until(lambda: file.stat().st_size <= 1_000_000)  # what is printed as it is emptied is lost
+        (tmp_path / "go").touch()
+        work = await cue.wait(unit, timeout=BOUND)
     [file] = (tmp_path / "queue.db.files").iterdir()
     assert work.result["stdout"].endswith("last words\r\n")
     assert file.stat().st_size <= 2_000_000
