@@ -39,8 +39,10 @@ test: ready ## Everything: format, lint, types, imports, tests (ARGS="-k name" g
 check: test ## The same
 
 .PHONY: test-all
-test-all: ## The same with every example of every test (tests/sample.py says what make test leaves out)
+test-all: ## The same with every example of every test (tests/sample.py), and what there is for Windows, where Wine can be had
 	@RUNCUE_ALL=1 $(MAKE) test
+	@if command -v wine > /dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; }; then $(MAKE) windows; \
+	else echo "test-all: tests on Windows were left out, for there is no Wine."; fi
 
 .PHONY: bench
 bench: .venv/.run ## Measure; prints ratios from one run
@@ -56,7 +58,7 @@ postgres: .venv/.test ## All tests of the engine on PostgreSQL (make test takes 
 	RUNCUE_ALL=1 $(BIN)/pytest $(PYTEST) tests/engine tests/pg $(ARGS)
 
 .PHONY: windows
-windows: .venv/.test ## Tests on the Windows CPython, under Wine (tools/windows/run.sh says how; ARGS=smoke for a few)
+windows: .venv/.test ## Tests on the Windows CPython, under Wine (ARGS=smoke for a few; WINDOWS_PYTHON=3.12 for another)
 	@tools/windows/run.sh $(ARGS)
 
 .PHONY: format
@@ -156,7 +158,7 @@ clean: ## Remove the environment, caches and build results
 .PHONY: ready
 ready:
 	@mkdir -p .cache
-	@$(MAKE) -s -j 2 .venv/.test .cache/chromium/.ready .cache/postgresql/.ready
+	@$(MAKE) -s -j 2 .venv/.test .cache/chromium/.ready .cache/postgresql/.ready .cache/windows/.made
 
 # An environment that was moved, copied or lost its interpreter is made anew.
 ifneq ($(shell test -x .venv/bin/python && cat .venv/.place 2>/dev/null),$(CURDIR))
@@ -173,6 +175,12 @@ endif
 # An old PostgreSQL besides the wheel's new one, fetched only where CI is set: elsewhere tests that want it are skipped.
 .cache/postgresql/.ready: tools/postgres.sh tools/debian.sh
 	@test -z "$${CI:-}" || tools/postgres.sh > /dev/null
+
+# A lab for the tests on Windows, where there is Wine; where there is none, or it cannot be made, they are skipped.
+.cache/windows/.made: tools/windows/setup.sh tools/windows/python requirements/test.txt
+	@mkdir -p $(@D)
+	@! command -v wine > /dev/null || timeout 300 tools/windows/setup.sh $(@D) > /dev/null 2> $(@D)/.said || true
+	@touch $@
 
 .venv/.test: pyproject.toml requirements/test.txt requirements/uv.txt tools/bootstrap.sh
 	@tools/bootstrap.sh test

@@ -59,7 +59,8 @@ INHERITS = {
     "JsonFormatter": "logging is given such a class",
     "RemoteCommand": "asyncssh is given such a class", "OwnLoop": "asyncio is given such a class",
     "PoolWork": "a Work as a worker process has it",
-    "Connection": "apsw is asked for such a class", "Pickler": "cloudpickle calls a method of such a class",
+    "Proactor": "asyncio takes such a class", "Connection": "apsw is asked for such a class",
+    "Pickler": "cloudpickle calls a method of such a class",
     "TextAsWritten": "psycopg is asked for such a class",
 }  # fmt: skip
 """Classes that inherit from others than exceptions, protocols and values, and why."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -233,6 +232,8 @@ def test_purge_touches_nothing_when_one_of_them_is_not_dead(dead: Inside, home: 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [(b"y\n", 0, 1), (b"\n", 2, 4)])
 def test_purge_asks_on_a_terminal(dead: Inside, home: Path, answer: bytes, code: int, left: int) -> None:
+    import pty
+
     ours, theirs = pty.openpty()
     os.write(ours, answer)
     done = subprocess.run(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -330,6 +329,8 @@ def test_an_empty_file_where_the_queue_will_be_is_no_obstacle(inside: Inside, ho
 
 
 def test_a_terminal_is_told_what_to_do_next(home: Path) -> None:
+    import pty
+
     ours, theirs = pty.openpty()
     done = subprocess.run(
         [sys.executable, "-m", "runcue.cli", "enqueue", "--id", "a", "--", "true"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +48,8 @@ def test_what_a_terminal_would_obey_is_spelled_out(inside: Inside) -> None:
 
 
 def test_a_terminal_gets_nothing_that_it_would_obey(inside: Inside, home: Path) -> None:
+    import pty
+
     nasty(inside)
     ours, theirs = pty.openpty()
     done = subprocess.run(

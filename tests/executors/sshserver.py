@@ -1,7 +1,7 @@
 """Hosts on loopback that speak SSH, in the process of the tests and of the example.
 
-`Host` runs commands with /bin/sh, as sshd would. It counts who connects and what is asked of it, and can be told to
-misbehave. Keys and known_hosts are files in a folder of yours.
+`Host` runs commands with /bin/sh, as sshd would, or with the shell that it is given. It counts who connects and what
+is asked of it, and can be told to misbehave. Keys and known_hosts are files in a folder of yours.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Host:
         self.key = write_key(folder / f"{name}_key")
         self.home = home
         """What commands take for their home directory; else that of this process."""
+        self.shell = ("/bin/sh", "-c")
         self._acceptor: asyncssh.SSHAcceptor | None = None
 
     @property
@@ -205,8 +206,7 @@ class _Session(asyncssh.SSHServerSession[bytes]):
     async def _shell(self, command: str) -> int:
         home = {} if self._host.home is None else {"HOME": str(self._host.home)}
         process = await asyncio.create_subprocess_exec(
-            "/bin/sh",
-            "-c",
+            *self._host.shell,
             command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -225,7 +225,10 @@ class _Session(asyncssh.SSHServerSession[bytes]):
         try:
             await asyncio.shield(passing)
         except asyncio.CancelledError:
-            _kill_group(process.pid, signal.SIGKILL)
+            if hasattr(os, "killpg"):
+                _kill_group(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
             await passing
             raise
         finally:

@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,11 @@ if sys.platform != "win32":
     pytest.skip("of Windows", allow_module_level=True)
 
 import runcue
+from runcue.errors import CommandFailed, Unreachable
 from runcue.executors import job_objects
+from runcue.executors.ssh.executor import SshExecutor
+from tests.executors.fakes import FakeTask, FakeWork, RealClock
+from tests.executors.sshserver import Host
 from tests.patience import BOUND, lives, until
 
 PYTHON = sys.executable
@@ -110,10 +114,26 @@ async def test_secrets_of_ours_stay_here_and_env_is_added(
     assert work.result["stdout"] == "None more\r\n"
 
 
+FLOOD = """
+import pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+for _ in range(200_000): print('x' * 50)
+sys.stdout.flush()
+(folder / 'flooded').touch()
+while not (folder / 'go').exists(): time.sleep(0.01)
+print('last words')
+"""
+
+
 async def test_of_endless_output_the_end_is_kept(tmp_path: Path) -> None:
-    code = "for n in range(200_000): print('x' * 50)\nprint('last words')"
     async with runcue.Cue(tmp_path / "queue.db", output_limit=1_000_000) as cue:
-        work = await run(cue, [PYTHON, "-c", code])
+        cue.task("flood", executor="subprocess")(lambda work: [PYTHON, "-c", FLOOD, str(tmp_path)])
+        unit = await cue.submit("flood")
+        await until((tmp_path / "flooded").exists)
+        [file] = (tmp_path / "queue.db.files").glob("*.out")
+        await until(lambda: file.stat().st_size <= 1_000_000)  # what is printed as it is emptied is lost
+        (tmp_path / "go").touch()
+        work = await cue.wait(unit, timeout=BOUND)
     [file] = (tmp_path / "queue.db.files").iterdir()
     assert work.result["stdout"].endswith("last words\r\n")
     assert file.stat().st_size <= 2_000_000
@@ -208,3 +228,60 @@ async def test_a_function_is_ended_where_it_sleeps(cue: runcue.Cue, tmp_path: Pa
     await until(file.exists)
     assert await cue.cancel(unit)
     assert (await cue.wait(unit, timeout=BOUND)).state == "cancelled"
+
+
+# --- Commands over SSH ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def host(tmp_path: Path) -> AsyncIterator[Host]:
+    """A host whose shell is cmd, as that of OpenSSH for Windows is."""
+    one = Host(tmp_path)
+    one.shell = ("cmd", "/c")
+    async with one:
+        yield one
+
+
+@pytest.fixture
+async def ssh(host: Host) -> AsyncIterator[Callable[[Any], Coroutine[Any, Any, Any]]]:
+    """Runs a command on that host, from here."""
+    executor = SshExecutor(RealClock(), 0.2, host.options, connect_timeout=BOUND)
+
+    async def run(command: Any) -> Any:
+        work, task = FakeWork({"host": f"127.0.0.1:{host.port}"}), FakeTask(lambda work: command)
+        async with asyncio.timeout(BOUND):
+            return await executor.run(work, task, None)
+
+    yield run
+    await executor.close()
+
+
+async def test_commands_run_on_another_host_and_share_a_connection(host: Host, ssh: Any) -> None:
+    first, second = await asyncio.gather(ssh(["echo", "one"]), ssh("echo two"))
+    assert (first["stdout"], second["stdout"], second["exit_code"]) == ("one\r\n", "two\r\n", 0)
+    assert len(host.connections) == 1
+    with pytest.raises(CommandFailed, match="exit code 4"):
+        await ssh("exit 4")
+
+
+async def test_a_host_whose_key_is_not_known_is_not_believed(host: Host, ssh: Any) -> None:
+    host.known_hosts.write_text("")
+    with pytest.raises(Unreachable, match="not in known_hosts"):
+        await ssh("echo one")
+
+
+async def test_a_command_as_proxy_is_refused_with_what_to_do_instead(host: Host) -> None:
+    executor = SshExecutor(RealClock(), 0.2, host.options | {"proxy_command": "nc"}, connect_timeout=BOUND)
+    with pytest.raises(Unreachable, match="Use ProxyJump"):
+        await executor.run(FakeWork({"host": "127.0.0.1:1"}), FakeTask(lambda work: ["true"]), None)
+    await executor.close()
+
+
+async def test_a_command_on_another_host_is_told_to_end(host: Host, ssh: Any) -> None:
+    host.is_deaf, host.shell = True, (PYTHON, "-c")
+    running = asyncio.ensure_future(ssh(SLEEPER))
+    await until(lambda: host.commands)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await until(lambda: host.signals == ["TERM", "KILL"])

@@ -1,4 +1,4 @@
-"""A little of `make windows`, where its lab has been made: to make it takes minutes, and Wine."""
+"""A little of `make windows`, where its lab has been made: `make test` does that where there is Wine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ FEW = "killed or poke_wakes or turnstile or as_it_is"
 
 
 @pytest.mark.skipif(
-    not (LAB / ".ready").exists(), reason="there is no Windows lab here: make windows makes one"
+    not (LAB / ".ready").exists(),
+    reason="there is no Windows lab here, for want of Wine: make windows makes one",
 )
 @pytest.mark.skipif(sys.platform == "win32", reason="the lab is on another system")
 def test_what_a_queue_needs_of_windows_works_in_the_lab() -> None:

@@ -349,7 +349,7 @@ def test_ctrl_c_ends_it_unless_it_was_started_to_ignore_that(
     play = Simulation.run
 
     async def disturbed(simulation: Simulation) -> Outcome:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         return await play(simulation)
 
     monkeypatch.setattr(Simulation, "run", disturbed)
@@ -398,9 +398,10 @@ def test_a_closed_stream_is_no_mistake(closed: str, tmp_path: Path) -> None:
 
 
 def test_it_is_a_program(tmp_path: Path) -> None:
+    needed = {name: os.environ[name] for name in ("PYTHONPATH", "SYSTEMROOT") if name in os.environ}
     ended = subprocess.run(
-        [sys.executable, "-m", "runcue.sim", *QUICK],
-        capture_output=True, text=True, cwd=tmp_path, check=False, timeout=240, env={"PYTHONIOENCODING": "ascii"},
+        [sys.executable, "-m", "runcue.sim", *QUICK], env={"PYTHONIOENCODING": "ascii", **needed},
+        capture_output=True, text=True, cwd=tmp_path, check=False, timeout=240,
     )  # fmt: skip
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "single_queue - seed 1" in ended.stdout

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,15 @@ import pytest
 from starlette.types import ASGIApp
 
 from runcue import Cue, Permanent
+from runcue.host.system import sockets
 from runcue.web import app
 from runcue.web.serving import Server, listen, make_server
 from tests.patience import until
+
+
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"serving": sockets.new_loop}
+
 
 TOKEN = "0123456789abcdef-token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import resource
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -82,6 +81,8 @@ async def dashboard(tmp_path: Path) -> AsyncIterator[Dashboard]:
 @pytest.fixture
 def many_files(dashboard: Dashboard) -> Iterator[None]:
     """Room for a connection to each of many: as a rule a process has 1,024 files, and may ask for more."""
+    import resource  # which not every system has
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if -1 < hard < 2 * MANY:
         pytest.skip(f"no more than {hard} files may be open")

@@ -125,8 +125,8 @@ def _empty_file() -> bytes:
         path = Path(folder) / "queue.db"
 
         async def make() -> None:
-            async with runcue.Cue(path, durability="relaxed"):
-                pass
+            async with runcue.Cue(path, durability="relaxed") as cue:
+                await cue.close()  # what is open cannot be removed everywhere
 
         run_virtual(make())
         return path.read_bytes()

@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import os
 import signal
@@ -18,13 +19,14 @@ import threading
 import time
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from urllib.parse import quote
 
 import uvicorn
 
 from runcue import ConfigError, Reader
+from runcue.host.system import sockets as listening
 from runcue.web.connection import Connection, EventWebSocket
 from runcue.web.loglimit import LogLimit
 from runcue.web.mount import VARIABLE, app, known_token
@@ -58,6 +60,11 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Handle no signals: after its end uvicorn would raise them again, which ends the process."""
         yield
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve on a loop of its own until `should_exit`."""
+        with asyncio.Runner(loop_factory=listening.new_loop) as runner:
+            runner.run(self.serve(sockets))
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until `should_exit`."""
@@ -181,11 +188,12 @@ def listen(host: str, port: int, *, has_token: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, listening.ALONE, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEPT_ALIVE.items():
-            if hasattr(socket, name):  # Linux; accepted connections inherit them
-                listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            if hasattr(socket, name):  # accepted connections inherit them
+                with suppress(OSError):  # Python may have the name of an option that the system does not know
+                    listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         listener.bind((host, port))
         listener.listen(BACKLOG)
     except BaseException:

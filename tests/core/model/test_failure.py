@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from email.message import Message
 from http import HTTPStatus
+from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
@@ -239,12 +240,20 @@ def test_a_permanent_failure_with_a_status_is_an_answer(
 
 # --- HTTP by shape --------------------------------------------------------------------------------
 
+
+def of_urllib(status: int, headers: Message) -> Exception:
+    """The exception of urllib, whose answer has been read."""
+    error = HTTPError("http://far", status, "no", headers, BytesIO())
+    error.close()
+    return error
+
+
 SHAPES: dict[str, Callable[[Any], Exception]] = {
     "httpx, requests": with_response,
     "wrapped aiohttp": lambda status: error_with(response=SimpleNamespace(status=status)),
     "sdk": lambda status: error_with(status_code=status),
     "aiohttp": lambda status: error_with(status=status),
-    "urllib": lambda status: HTTPError("http://far", status, "no", Message(), None),
+    "urllib": lambda status: of_urllib(status, Message()),
 }
 
 
@@ -310,7 +319,7 @@ def test_headers_are_found_on_the_exception_too() -> None:
 def test_headers_of_urllib_are_understood() -> None:
     headers = Message()
     headers["Retry-After"] = "12"
-    assert meaning(HTTPError("http://far", 503, "busy", headers, None)) == ("throttled", 12.0)
+    assert meaning(of_urllib(503, headers)) == ("throttled", 12.0)
 
 
 def test_headers_of_the_response_come_before_those_of_the_exception() -> None:

@@ -78,6 +78,8 @@ def reason_of(error: Exception, link: Connection, seconds: float) -> str:
             return f"no key or cipher suits both sides ({spoken(error)}). {NEW_KEYS}"
         case asyncssh.PermissionDenied():
             return "it accepts no key of ours for this user. Check IdentityFile in ~/.ssh/config, or ssh-add."
+        case NotImplementedError():  # on Windows the loop starts no processes
+            return "ProxyCommand cannot be used on this system. Use ProxyJump in ~/.ssh/config."
         case ValueError():
             return f"the ssh config, keys or known_hosts cannot be used ({spoken(error)}). Correct them."
     return f"no connection ({spoken(error)}). Try ssh by hand."

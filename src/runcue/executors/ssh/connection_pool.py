@@ -204,7 +204,8 @@ class ConnectionPool:
                 return await self._reach(way, None, limit)
         except BaseException as error:
             self._lost(link)
-            if isinstance(error, (OSError, asyncssh.Error, ValueError)):  # a TimeoutError is an OSError
+            # A TimeoutError is an OSError; NotImplementedError comes of a ProxyCommand on Windows.
+            if isinstance(error, (OSError, asyncssh.Error, ValueError, NotImplementedError)):
                 raise Unreachable(f"{_named(way)}: {reason_of(error, way[-1], way[0].patience)}") from error
             raise
 
