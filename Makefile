@@ -15,6 +15,7 @@ JOBS ?= 4
 # Tests of core/ wait for nothing: more workers than cores would only have each of them read all tests.
 CORES := $(shell nproc 2> /dev/null || echo 2)
 ARGS ?=
+FETCHED := $(foreach name,chromium postgresql pgbouncer mariadb node,.cache/$(name)/.ready)
 
 .PHONY: help
 help: ## List the targets
@@ -92,10 +93,10 @@ COVERED := tests/core tests/edge tests/throttling/test_headers.py \
 
 .PHONY: pytest
 ifeq ($(ARGS),)
-pytest: gate .cache/chromium/.ready .cache/postgresql/.ready ## The tests alone, and every branch of core/ taken
+pytest: gate $(FETCHED) ## The tests alone, and every branch of core/ taken
 	$(BIN)/pytest $(PYTEST) $(COVERED:%=--ignore=%)
 else
-pytest: .venv/.test .cache/chromium/.ready .cache/postgresql/.ready
+pytest: .venv/.test $(FETCHED)
 	$(BIN)/pytest $(PYTEST) $(ARGS)
 endif
 
@@ -156,7 +157,7 @@ clean: ## Remove the environment, caches and build results
 .PHONY: ready
 ready:
 	@mkdir -p .cache
-	@$(MAKE) -s -j 2 .venv/.test .cache/chromium/.ready .cache/postgresql/.ready
+	@$(MAKE) -s -j 2 .venv/.test $(FETCHED)
 
 # An environment that was moved, copied or lost its interpreter is made anew.
 ifneq ($(shell test -x .venv/bin/python && cat .venv/.place 2>/dev/null),$(CURDIR))
@@ -173,6 +174,13 @@ endif
 # An old PostgreSQL besides the wheel's new one, fetched only where CI is set: elsewhere tests that want it are skipped.
 .cache/postgresql/.ready: tools/postgres.sh tools/debian.sh
 	@test -z "$${CI:-}" || tools/postgres.sh > /dev/null
+
+# The same with what stands beside a queue in tests: a pooler, another database, and a driver of another language.
+.cache/pgbouncer/.ready .cache/mariadb/.ready: .cache/%/.ready: tools/server.sh tools/debian.sh
+	@test -z "$${CI:-}" || tools/server.sh $* > /dev/null
+
+.cache/node/.ready: tools/node.sh requirements/test-npm/package-lock.json
+	@test -z "$${CI:-}" || tools/node.sh > /dev/null
 
 .venv/.test: pyproject.toml requirements/test.txt requirements/uv.txt tools/bootstrap.sh
 	@tools/bootstrap.sh test

@@ -18,6 +18,7 @@ import runcue
 from runcue import Client, ConfigError, Cue, StoreError, SubmitError, WorkState
 from tests.outside.drivers import django_connection
 from tests.outside.inserting import Outsider
+from tests.pg.pooler import pooler
 from tests.queues import make_empty
 
 pytestmark = pytest.mark.timeout(300)
@@ -231,3 +232,51 @@ def test_nothing_is_kept_in_a_session(pg: str) -> None:
         link = inserter._link.raw
         assert link.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
         assert link.execute("SELECT count(*) FROM pg_settings WHERE source = 'session'").fetchone() == (0,)
+
+
+def test_a_client_submits_through_a_pooler_that_shares_sessions(pg: str, pg_server: Any) -> None:
+    """More clients than sessions, each of whose transactions may get another session than the one before."""
+    asyncio.run(make_empty(pg))
+    target = pg_server.dsn(pg, tcp=True)
+    with (
+        pooler(target, "transaction", default_pool_size=2) as address,
+        subprocess.Popen([sys.executable, "-c", WORKER, pg], stdout=subprocess.PIPE) as worker,
+    ):
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"ready\n"
+        clients = [Client(address) for _ in range(8)]
+        found: dict[int, list[Any]] = {}
+
+        def use(place: int) -> None:
+            client, ids = clients[place], []
+            for number in range(10):
+                ids.append(client.submit("double", params={"number": number}))
+                with psycopg.connect(address, prepare_threshold=None) as connection:
+                    client.submit_many(
+                        [
+                            {
+                                "task": "double",
+                                "params": {"number": 100 + number},
+                                "id": f"{place}-{number}",
+                            }
+                        ],
+                        connection=connection,
+                    )
+                ids.append(f"{place}-{number}")
+                assert client.get(ids[-1]) is not None
+            found[place] = client.results(ids, timeout=100)
+
+        threads = [threading.Thread(target=use, args=(place,)) for place in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wanted = [2 * value for number in range(10) for value in (number, 100 + number)]
+        assert found == dict.fromkeys(range(8), wanted)
+        later = clients[0].submit("double", params={"number": 1}, delay=3600)
+        clients[1].cancel(later)
+        assert clients[2].wait(later, timeout=100).state is WorkState.CANCELLED
+        assert clients[3].status()[WorkState.COMPLETED] == 160
+        for client in clients:
+            client.close()
+        worker.kill()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +14,17 @@ import msgspec
 import psycopg
 import pytest
 from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
 
 from runcue import Client, Cue, Reader, WorkState
+from tests import programs
+from tests.outside.psql import psql
 from tests.queues import make_empty
 
 pytestmark = pytest.mark.timeout(300)
 
-GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text(encoding="utf-8"))
+HERE = Path(__file__).parent
+GOLDEN = json.loads((HERE / "golden.json").read_text(encoding="utf-8"))
 """Calls in SQL, the JSON of the rows that they insert, and what the units are like."""
 
 
@@ -38,6 +46,42 @@ async def test_a_call_inserts_the_row_of_the_golden_vector(queue: str, vector: d
         assert work is not None
         found = json.loads(msgspec.json.encode(work))
     assert {name: found[name] for name in vector["unit"]} == vector["unit"]
+
+
+async def test_psql_reads_the_golden_vectors(queue: str) -> None:
+    script = "".join(f"SELECT runcue.{vector['call']};\n" for vector in GOLDEN)
+    said = (
+        psql(queue, f"{script}SELECT id, item FROM runcue.submissions ORDER BY number;\n").strip().split("\n")
+    )
+    ids, rows = said[: len(GOLDEN)], [line.split("\t") for line in said[len(GOLDEN) :]]
+    assert [(id, json.loads(item)) for id, item in rows] == [
+        (id, vector["item"]) for id, vector in zip(ids, GOLDEN, strict=True)
+    ]
+
+
+async def test_node_reads_the_golden_vectors(queue: str) -> None:
+    node, packages = shutil.which("node"), programs.CACHE / "node"
+    if node is None or not (packages / "node_modules" / "pg").exists():
+        programs.missing("There is no driver of Node for this test: run tools/node.sh.")
+    given = conninfo_to_dict(queue)
+    environment = {"PGHOST": str(given["host"]), "PGPORT": str(given["port"]), "PGUSER": str(given["user"])}
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [node, str(HERE / "vectors.mjs"), str(HERE / "golden.json"), f"postgresql:///{given['dbname']}"],
+        env={**environment, "PATH": os.environ["PATH"], "NODE_PATH": str(packages)},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    *said, last = map(json.loads, done.stdout.decode().strip().split("\n"))
+    rows = [one["row"] for one in said]
+    assert [(row["kind"], row["id"]) for row in rows] == [("submit", one["id"]) for one in said]
+    assert [json.loads(row["item"]) for row in rows] == [vector["item"] for vector in GOLDEN]
+    assert last == {"id": "by-node"}
+    with Reader(queue) as reader:
+        work = reader.get("by-node")
+        assert work is not None
+        assert work.params == {"page": 7, "text": "it's; -- 'ü'"}
 
 
 async def test_a_unit_that_sql_submits_runs_and_is_cancelled_and_retried(queue: str) -> None:
