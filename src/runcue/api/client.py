@@ -15,11 +15,13 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 from runcue.api import connections
-from runcue.api.outbox import TABLE, Outbox
+from runcue.api.outbox import Outbox
+from runcue.api.signature import OUTBOX
 from runcue.api.unsettled import Unsettled
 from runcue.core.model import parse
 from runcue.core.model.parse import optional_duration
@@ -141,16 +143,42 @@ class Client:
         """Ask that a failed or cancelled unit is tried again with all its attempts."""
         self._insert([change_row(RETRY, arguments.work_id(work_id), cascade=cascade)], connection)
 
-    def relay(self, connection: Any, *, table: str = TABLE) -> int:
-        """Move what an Outbox has gathered on that connection into this queue; how many units, 500 at most.
+    def relay(self, connection: Any, *, table: str = OUTBOX) -> int:
+        """Move what an Outbox has gathered on that connection into this queue; how many rows, 500 at most.
 
-        The connection is committed. Whatever is moved twice is one unit all the same.
+        The connection is committed. A unit that is moved twice is one unit all the same.
         """
         outbox = Outbox(connection, table=table)
-        rows = outbox.waiting()
-        self._insert(rows, None)
-        outbox.delete(rows)
-        return len(rows)
+        try:
+            waiting = outbox.waiting()
+        except Exception as error:
+            raise StoreError(
+                f"The outbox {table} cannot be read: {type(error).__name__}: {error}. If it has no table yet, make "
+                "it once, with runcue.Outbox(connection).create()."
+            ) from error
+        self._insert([one.row for one in waiting], None)
+        outbox.delete(waiting)
+        return len(waiting)
+
+    def grant(self, role: str, *, tables: bool = False) -> None:
+        """Let a role of PostgreSQL submit by the SQL functions of the queue. Only its owner can.
+
+        With `tables` also by a Client, and by a Cue on connections of the role's own.
+        """
+        role, with_tables = parse.name(role, "role"), flag(tables, "tables")
+        if not is_postgres(self._place):
+            raise ConfigError(
+                f"Roles submit to queues in PostgreSQL, and {quoted(plain(self._place))} is a file: whoever may "
+                "write to it submits."
+            )
+        address = address_of(self._place, self._name)
+        try:
+            from runcue.stores.postgres.script import grant
+            from runcue.stores.postgres.sessionless import connected
+        except ImportError as error:
+            raise ConfigError(arguments.NEEDS_PSYCOPG) from error
+        with closing(connected(address)) as link:
+            grant(link, role, with_tables=with_tables)
 
     def _insert(self, rows: builtins.list[Row], connection: Any) -> None:
         if not rows:
