@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ import runcue
 from runcue import Client, ConfigError, Cue, StoreError, SubmitError, WorkState
 from tests.outside.drivers import django_connection
 from tests.outside.inserting import Outsider
+from tests.patience import until_sync
 from tests.pg.pooler import pooler
 from tests.queues import make_empty
 
@@ -187,6 +189,82 @@ def test_threads_share_a_client(outsider: Outsider) -> None:
         for thread in threads:
             thread.join()
         assert client.status()[WorkState.PENDING] == 40
+
+
+def test_many_callers_at_once_beside_several_workers_lose_nothing(outsider: Outsider) -> None:
+    asyncio.run(make_empty(outsider.target))
+    call = [sys.executable, "-c", WORKER, outsider.target]
+    workers = [subprocess.Popen(call, stdout=subprocess.PIPE) for _ in range(3)]
+    ids: dict[str, int] = {}
+
+    def submit(caller: int) -> None:
+        with Client(outsider.target) as client:
+            for number in range(5):
+                value = 10 * caller + number
+                ids[client.submit("double", params={"number": value})] = 2 * value
+
+    threads = [threading.Thread(target=submit, args=(caller,)) for caller in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    try:
+        with Client(outsider.target) as client:
+            assert client.results([*ids], timeout=200) == [*ids.values()]
+            counts = client.status()
+            assert counts[WorkState.COMPLETED] == sum(counts.values()) == 100
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+
+
+def test_params_that_are_too_large_are_refused_before_anything_is_inserted(
+    outsider: Outsider, tmp_path: Path
+) -> None:
+    asyncio.run(make_empty(outsider.target))
+    large = {"text": "ü" * 3_000_000}
+    with Client(outsider.target) as client:
+        with pytest.raises(runcue.InvalidParams, match="params take 6,000,011 bytes"):
+            client.submit("double", params=large)
+        with pytest.raises(runcue.InvalidParams, match="params take 6,000,011 bytes"):
+            client.submit_many([{"task": "double"}, {"task": "double", "params": large}])
+        assert client.list() == []
+    shop = sqlite3.connect(tmp_path / "shop.db")
+    outbox = runcue.Outbox(shop)
+    outbox.create()
+    with pytest.raises(runcue.InvalidParams, match="params take 6,000,011 bytes"):
+        outbox.submit("double", params=large)
+    assert outbox.waiting() == []
+    shop.close()
+
+
+def test_a_connection_that_has_to_wait_holds_up_no_other_thread(pg: str) -> None:
+    asyncio.run(make_empty(pg))
+    connections: Any = [psycopg.connect(pg) for _ in range(3)]
+    holder, waiting, free = connections
+    with Client(pg) as client:
+        client.submit("double", id="a")
+        holder.execute("LOCK TABLE runcue.submissions IN EXCLUSIVE MODE")
+        thread = threading.Thread(
+            target=client.submit, args=("double",), kwargs={"id": "b", "connection": waiting}
+        )
+        thread.start()
+        until_sync(lambda: free.execute(WAITS).fetchone() == (1,))
+        work = client.get("a")  # it may read meanwhile
+        assert work is not None
+        holder.rollback()
+        thread.join()
+        waiting.commit()
+        assert client.get("b") is not None
+    for one in connections:
+        one.close()
+
+
+WAITS = """
+    SELECT count(*) FROM pg_locks JOIN pg_database AS d ON d.oid = database
+    WHERE NOT granted AND d.datname = current_database()
+"""
 
 
 FORKING = """

@@ -17,6 +17,7 @@ import pytest
 from runcue import Cue, StoreError, SubmitError, WorkState
 from tests.outside.drivers import ON_FILE, ON_POSTGRES, Began, django_connection, of_sqlalchemy
 from tests.outside.inserting import Outsider, on_file, on_postgres
+from tests.pg.server import Server
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -152,6 +153,27 @@ async def test_what_a_caller_submitted_that_was_killed_before_its_commit_never_w
         cue.wake()
         assert await cue.result(id, timeout=60) == 3
         assert await cue.get("never") is None
+
+
+async def test_what_was_not_committed_when_the_server_crashed_never_was(pg_own: Server) -> None:
+    dsn = pg_own.database()
+    cue = with_task(dsn)
+    await cue.count()
+    with psycopg.connect(dsn) as connection:
+        kept = await cue.submit("page", params={"number": 1}, connection=connection)
+    lost = psycopg.connect(dsn)
+    never = await cue.submit("page", params={"number": 2}, connection=lost)
+    await asyncio.to_thread(pg_own.crash)
+    await asyncio.to_thread(pg_own.start)
+    with pytest.raises(psycopg.OperationalError):
+        lost.commit()
+    lost.close()
+    await cue.close()
+    cue = with_task(dsn)
+    async with cue:
+        assert await cue.result(kept, timeout=120) == 1
+        assert await cue.get(never) is None
+    await cue.close()
 
 
 # --- What is refused ------------------------------------------------------------------------------
@@ -313,9 +335,8 @@ async def test_a_mistake_of_the_driver_is_its_own_error(pg: str) -> None:
 async def test_what_a_submission_would_refuse_is_refused_before_anything_is_inserted(pg: str) -> None:
     cue = with_task(pg)
     with psycopg.connect(pg) as connection:
-        with pytest.raises(SubmitError):
-            await cue.submit(
-                "page", params={"number": "x'); DROP TABLE runcue.head; --"}, connection=connection
-            )
+        for number in ("x'); DROP TABLE runcue.head; --", "1" * 300_000):
+            with pytest.raises(SubmitError):
+                await cue.submit("page", params={"number": number}, connection=connection)
         assert connection.info.transaction_status == 0
     await cue.close()

@@ -185,10 +185,11 @@ class Client:
             return
         with self._one_at_a_time:
             inserter = self._inserter = self._opened(self._inserter) or self._make_inserter()
+            insertion = inserter.insertion
             if connection is None:
                 inserter.insert(rows_text(rows))
-            else:
-                connections.insert_now(connection, inserter.insertion, rows_text(rows))
+        if connection is not None:  # whatever that waits for, other threads go on
+            connections.insert_now(connection, insertion, rows_text(rows))
 
     # looking ----------------------------------------------------------------------------------------------
 
