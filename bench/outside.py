@@ -1,9 +1,9 @@
 """Timed: from the commit of whoever submits from outside to the start of the unit, on an idle queue; and the inserts.
 
-The queue has one process. It is not told of the commit, but where a line says so. Callers are 1,000 connections at once
-to a PostgreSQL server of their own with its usual settings; meanwhile a fleet of 8 processes runs what they submit. In
-turns with each submission a caller inserts a row of the same shape into a table that nobody looks at: both are timed from
-the statement to the end of the commit.
+The queue has one process. It is not told of the commit, but where a line says so. Callers are 1,000 connections at
+once to a PostgreSQL server of their own with its usual settings; meanwhile a fleet of 8 processes runs what they
+submit. In turns with each submission a caller inserts a row of the same shape into a table that nobody looks at: both
+are timed from the statement to the end of the commit.
 """
 
 from __future__ import annotations
