@@ -422,10 +422,7 @@ class Cue:
         work: str | None = None,
         group: str | None = None,
     ) -> AsyncIterator[Event]:
-        """Iterate over events, from this Cue's first one (or after number `since`) until stop().
-
-        Those of one unit or of one group begin with its own first one.
-        """
+        """Iterate over events until stop(): after number `since`, or from the first of this Cue, unit or group."""
         number = None if since is None else arguments.event_number(since)
         return self._open("read events").queries.events(arguments.events(types, work, group), number)
 
