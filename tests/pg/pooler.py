@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import shutil
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict
 
@@ -22,7 +20,7 @@ def pooler(dsn: str, mode: str, **settings: object) -> Iterator[str]:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         port = holder.getsockname()[1]
-    folder = Path(tempfile.mkdtemp(prefix="runcue-pooler-"))
+    folder = programs.folder_of_its_own("pooler")
     try:
         found = programs.readable(found, folder)
         more = "".join(f"{name} = {value}\n" for name, value in settings.items())
