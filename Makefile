@@ -15,6 +15,7 @@ JOBS ?= 4
 # Tests of core/ wait for nothing: more workers than cores would only have each of them read all tests.
 CORES := $(shell nproc 2> /dev/null || echo 2)
 ARGS ?=
+FETCHED := $(foreach name,chromium postgresql pgbouncer mariadb node,.cache/$(name)/.ready)
 
 .PHONY: help
 help: ## List the targets
@@ -94,10 +95,10 @@ COVERED := tests/core tests/edge tests/throttling/test_headers.py \
 
 .PHONY: pytest
 ifeq ($(ARGS),)
-pytest: gate .cache/chromium/.ready .cache/postgresql/.ready ## The tests alone, and every branch of core/ taken
+pytest: gate $(FETCHED) ## The tests alone, and every branch of core/ taken
 	$(BIN)/pytest $(PYTEST) $(COVERED:%=--ignore=%)
 else
-pytest: .venv/.test .cache/chromium/.ready .cache/postgresql/.ready
+pytest: .venv/.test $(FETCHED)
 	$(BIN)/pytest $(PYTEST) $(ARGS)
 endif
 
@@ -158,7 +159,7 @@ clean: ## Remove the environment, caches and build results
 .PHONY: ready
 ready:
 	@mkdir -p .cache
-	@$(MAKE) -s -j 2 .venv/.test .cache/chromium/.ready .cache/postgresql/.ready .cache/windows/.made
+	@$(MAKE) -s -j 2 .venv/.test $(FETCHED) .cache/windows/.made
 
 # An environment that was moved, copied or lost its interpreter is made anew.
 ifneq ($(shell test -x .venv/bin/python && cat .venv/.place 2>/dev/null),$(CURDIR))
@@ -181,6 +182,14 @@ endif
 	@mkdir -p $(@D)
 	@! command -v wine > /dev/null || timeout 300 tools/windows/setup.sh $(@D) > /dev/null 2> $(@D)/.said || true
 	@touch $@
+
+# What stands beside a queue in tests (a pooler, another database, a driver of another language) is fetched there, too,
+# if it can be had.
+.cache/pgbouncer/.ready .cache/mariadb/.ready: .cache/%/.ready: tools/server.sh tools/debian.sh
+	@test -z "$${CI:-}" || tools/server.sh $* > /dev/null || true
+
+.cache/node/.ready: tools/node.sh requirements/test-npm/package-lock.json
+	@test -z "$${CI:-}" || tools/node.sh > /dev/null || true
 
 .venv/.test: pyproject.toml requirements/test.txt requirements/uv.txt tools/bootstrap.sh
 	@tools/bootstrap.sh test

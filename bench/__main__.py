@@ -20,7 +20,7 @@ IN_MEMORY = (
     *("cost", "typed"),
 )
 IN_A_FILE = ("durable", "rows", "history", "finding", "schedules", "processes", "dashboard")
-OUTSIDE = ("commands", "shell_queues", "postgres", "scale")
+OUTSIDE = ("commands", "shell_queues", "postgres", "outside", "scale")
 USUAL = IN_MEMORY + IN_A_FILE + OUTSIDE
 NAMES = (*USUAL, "fleet", "peers")
 """The last two only when asked for: they take minutes, and peers keeps what it found."""

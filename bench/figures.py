@@ -25,7 +25,16 @@ from bench.child import ROOT
 from bench.measure import Line
 
 FILE = ROOT / "docs" / "figures.json"
-PAGES = tuple(ROOT / name for name in ("README.md", "docs/figures.md", "docs/scale.md", "docs/peers.md"))
+PAGES = tuple(
+    ROOT / name
+    for name in (
+        "README.md",
+        "docs/figures.md",
+        "docs/scale.md",
+        "docs/peers.md",
+        "docs/guides/transactions.md",
+    )
+)
 MARK = re.compile(r"(<!-- (bench|goal|days): ([^>]+?)(; rounded)? -->)(.*?)(<!-- / -->)")
 TOGETHER = " & "
 UNKNOWN = "not measured yet"

@@ -32,7 +32,7 @@ IN_MEMORY = (
     *("cost", "typed"),
 )
 IN_A_FILE = ("durable", "rows", "history", "finding", "schedules", "processes", "dashboard")
-NAMES = (*IN_MEMORY, *IN_A_FILE, "fleet")
+NAMES = (*IN_MEMORY, *IN_A_FILE, "outside", "fleet")
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -14,15 +14,21 @@ import ast
 import asyncio
 import os
 import re
+import socket
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 import runcue
 import runcue.testing.contract
@@ -32,7 +38,13 @@ from runcue.declare.registry import CALLBACKS
 from runcue.stores.sqlite.schema import TABLES
 from tests.executors.daskserver import cluster
 from tests.executors.sshserver import Host
+from tests.patience import until_sync
+from tests.pg.fixtures import pg, pg_server
+from tests.programs import listens
+from tests.queues import make_empty
 from tools import api_reference, diagrams, docs_site, tables
+
+__all__ = ["pg", "pg_server"]
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -147,6 +159,59 @@ def test_a_snippet_runs_with_a_dask_cluster(tmp_path: Path) -> None:
         try_out(snippet._replace(code=snippet.code.replace("tcp://scheduler:8786", address)), tmp_path)
 
 
+@pytest.mark.parametrize("library", ["django", "flask"])
+async def test_a_snippet_runs_with_a_queue_in_postgresql(library: str, pg: str, tmp_path: Path) -> None:
+    await make_empty(pg)
+    with psycopg.connect(pg) as connection:
+        connection.execute("CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY, item text)")
+    given = {name: str(value) for name, value in conninfo_to_dict(pg).items()}
+    snippet = BESIDE[library]
+    code = re.sub(r'(?<=["/])shop(?=")', given["dbname"], snippet.code)
+    assert code.count(given["dbname"]) == 2
+    place = {"PGHOST": given["host"], "PGPORT": given["port"], "PGUSER": given["user"]}
+    await asyncio.to_thread(try_out, snippet._replace(code=code), tmp_path, **place)
+
+
+def test_a_snippet_runs_in_workers_that_gunicorn_has_forked(tmp_path: Path) -> None:
+    (tmp_path / "wsgi.py").write_text(BESIDE["gunicorn"].code, encoding="utf-8")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place: tuple[str, int] = free.getsockname()
+    call = [
+        sys.executable,
+        "-m",
+        "gunicorn",
+        "--preload",
+        "--workers",
+        "4",
+        "--bind",
+        "{}:{}".format(*place),
+        "wsgi:app",
+    ]
+    environment = {**usual(), "PYTHONPATH": str(Path(runcue.__file__).parent.parent)}
+    log = tmp_path / "log"
+
+    def ask(page: int) -> tuple[int, str]:
+        with closing(HTTPConnection(*place, timeout=BOUND)) as connection:
+            connection.request("GET", f"/{page}")
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    with log.open("wb") as output:
+        process = subprocess.Popen(call, cwd=tmp_path, env=environment, stdout=output, stderr=output)
+    try:
+        until_sync(lambda: process.poll() is not None or listens(place))
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(ask, range(40)))
+    finally:
+        process.terminate()
+        process.wait(BOUND)
+    assert {status for status, _ in answers} == {202}, log.read_text()
+    with runcue.Client(tmp_path / "mail.db") as client:
+        found = {unit.id: unit.params for unit in client.list()}
+    assert found == {id: {"page": f"/{page}"} for page, (_, id) in enumerate(answers)}
+
+
 STORE = """
 from runcue.stores.sqlite.store import sqlite_store
 
@@ -167,7 +232,7 @@ def test_a_snippet_runs_by_pytest_with_a_store(tmp_path: Path) -> None:
 
 
 def test_what_is_not_run_is_code_for_other_libraries() -> None:
-    assert set(BESIDE) == {"ssh", "dask", "pytest"}
+    assert set(BESIDE) == {"ssh", "dask", "pytest", "django", "flask", "gunicorn"}
     assert [one.place for one in ALL if one.is_fragment and not one.place.startswith("docs/migration/")] == []
 
 

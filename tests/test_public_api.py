@@ -23,8 +23,8 @@ PUBLIC = {
     "WorkState", "WorkUnit",
     # tasks as functions
     "current", "output",
-    # mending
-    "recover",
+    # mending, and making by hand
+    "postgres_schema", "recover",
     # writing what others wait for
     "write_output",
     # limits, duplicates and batches
@@ -53,7 +53,7 @@ CUE = {
     "on_stall_warning", "on_group_done", "around", "observe", "resource",
     # work
     "submit", "submit_many", "get", "list", "dead", "count", "cancel", "retry", "edit", "purge", "purge_dead", "wait",
-    "result", "results", "join", "map", "tally", "group", "wake",
+    "result", "results", "join", "map", "tally", "group", "wake", "relay",
     # submitting at moments
     "every", "cron", "schedule", "unschedule", "run_now",
     # running
@@ -74,7 +74,7 @@ READER = {
 
 CLIENT = {
     "submit", "submit_many", "get", "list", "status", "wait", "result", "results", "cancel", "retry", "relay",
-    "close",
+    "grant", "close",
 }  # fmt: skip
 
 

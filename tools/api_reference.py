@@ -125,7 +125,7 @@ PAGES = (
         "runcue",
         "For code without an event loop: a Reader [looks at a queue](../guides/durable.md#looking-from-outside), a"
         " Client [submits to it](../guides/transactions.md#without-an-event-loop).",
-        ("Reader", "Client", "Outbox"),
+        ("Reader", "Client", "Outbox", "postgres_schema"),
     ),
     Page(
         "api/testing.md",

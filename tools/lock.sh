@@ -57,4 +57,7 @@ npm_lock() {
     echo "lock: $folder/package-lock.json, $(grep -c '"version"' "$folder/package-lock.json") packages"
 }
 
-if command -v npm >/dev/null; then npm_lock requirements/peers-npm; fi
+if command -v npm >/dev/null; then
+    npm_lock requirements/peers-npm
+    npm_lock requirements/test-npm
+fi

@@ -48,6 +48,7 @@ _HOMES = {
     "runcue.api.client": ["Client"],
     "runcue.api.outbox": ["Outbox"],
     "runcue.api.reader": ["Reader"],
+    "runcue.api.script": ["postgres_schema"],
     "runcue.ports": ["Command"],
     "runcue.stores.sqlite.recovery.recover": ["Rescue", "recover"],
     "runcue.declare.callbacks": [
@@ -135,6 +136,7 @@ __all__ = [
     "map",
     "mask",
     "output",
+    "postgres_schema",
     "priority_by_wait_time",
     "priority_constant",
     "progress",
@@ -168,6 +170,7 @@ if TYPE_CHECKING:
     from runcue.api.outbox import Outbox
     from runcue.api.progress import progress
     from runcue.api.reader import Reader
+    from runcue.api.script import postgres_schema
     from runcue.core.model.events import Event
     from runcue.core.model.group import GroupCounts
     from runcue.core.model.record import Attempt, PriorityContext, Work, WorkState

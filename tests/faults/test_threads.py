@@ -112,7 +112,8 @@ async def test_on_the_loops_own_thread_it_is_a_clear_error() -> None:
 
 def test_before_there_is_a_loop_it_is_a_clear_error() -> None:
     with pytest.raises(
-        runcue.WrongThread, match=r"no event loop runs it yet.*`async with cue`.*asyncio\.run"
+        runcue.WrongThread,
+        match=r"no event loop runs it yet.*`async with cue`.*asyncio\.run.*submit with runcue\.Client",
     ):
         Cue().sync.get("a")
 

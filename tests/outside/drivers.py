@@ -131,9 +131,9 @@ async def django(dsn: str) -> AsyncIterator[Any]:
         connection.close()
 
 
-def django_connection(dsn: str) -> Any:
+def django_connection(dsn: str, kind: str = "postgresql") -> Any:
     """A connection of Django's, which is made without its settings."""
-    base = import_module("django.db.backends.postgresql.base")
+    base = import_module(f"django.db.backends.{kind}.base")
     settings = import_module("django.conf").settings
     if not settings.configured:
         settings.configure(INSTALLED_APPS=[])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -18,6 +19,8 @@ import runcue
 from runcue import Client, ConfigError, Cue, StoreError, SubmitError, WorkState
 from tests.outside.drivers import django_connection
 from tests.outside.inserting import Outsider
+from tests.patience import until_sync
+from tests.pg.pooler import pooler
 from tests.queues import make_empty
 
 pytestmark = pytest.mark.timeout(300)
@@ -188,6 +191,82 @@ def test_threads_share_a_client(outsider: Outsider) -> None:
         assert client.status()[WorkState.PENDING] == 40
 
 
+def test_many_callers_at_once_beside_several_workers_lose_nothing(outsider: Outsider) -> None:
+    asyncio.run(make_empty(outsider.target))
+    call = [sys.executable, "-c", WORKER, outsider.target]
+    workers = [subprocess.Popen(call, stdout=subprocess.PIPE) for _ in range(3)]
+    ids: dict[str, int] = {}
+
+    def submit(caller: int) -> None:
+        with Client(outsider.target) as client:
+            for number in range(5):
+                value = 10 * caller + number
+                ids[client.submit("double", params={"number": value})] = 2 * value
+
+    threads = [threading.Thread(target=submit, args=(caller,)) for caller in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    try:
+        with Client(outsider.target) as client:
+            assert client.results([*ids], timeout=200) == [*ids.values()]
+            counts = client.status()
+            assert counts[WorkState.COMPLETED] == sum(counts.values()) == 100
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+
+
+def test_params_that_are_too_large_are_refused_before_anything_is_inserted(
+    outsider: Outsider, tmp_path: Path
+) -> None:
+    asyncio.run(make_empty(outsider.target))
+    large = {"text": "ü" * 3_000_000}
+    with Client(outsider.target) as client:
+        with pytest.raises(runcue.InvalidParams, match="params take 6,000,011 bytes"):
+            client.submit("double", params=large)
+        with pytest.raises(runcue.InvalidParams, match="params take 6,000,011 bytes"):
+            client.submit_many([{"task": "double"}, {"task": "double", "params": large}])
+        assert client.list() == []
+    shop = sqlite3.connect(tmp_path / "shop.db")
+    outbox = runcue.Outbox(shop)
+    outbox.create()
+    with pytest.raises(runcue.InvalidParams, match="params take 6,000,011 bytes"):
+        outbox.submit("double", params=large)
+    assert outbox.waiting() == []
+    shop.close()
+
+
+def test_a_connection_that_has_to_wait_holds_up_no_other_thread(pg: str) -> None:
+    asyncio.run(make_empty(pg))
+    connections: Any = [psycopg.connect(pg) for _ in range(3)]
+    holder, waiting, free = connections
+    with Client(pg) as client:
+        client.submit("double", id="a")
+        holder.execute("LOCK TABLE runcue.submissions IN EXCLUSIVE MODE")
+        thread = threading.Thread(
+            target=client.submit, args=("double",), kwargs={"id": "b", "connection": waiting}
+        )
+        thread.start()
+        until_sync(lambda: free.execute(WAITS).fetchone() == (1,))
+        work = client.get("a")  # it may read meanwhile
+        assert work is not None
+        holder.rollback()
+        thread.join()
+        waiting.commit()
+        assert client.get("b") is not None
+    for one in connections:
+        one.close()
+
+
+WAITS = """
+    SELECT count(*) FROM pg_locks JOIN pg_database AS d ON d.oid = database
+    WHERE NOT granted AND d.datname = current_database()
+"""
+
+
 FORKING = """
 import os, sys, runcue
 client = runcue.Client(sys.argv[1])
@@ -231,3 +310,51 @@ def test_nothing_is_kept_in_a_session(pg: str) -> None:
         link = inserter._link.raw
         assert link.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
         assert link.execute("SELECT count(*) FROM pg_settings WHERE source = 'session'").fetchone() == (0,)
+
+
+def test_a_client_submits_through_a_pooler_that_shares_sessions(pg: str, pg_server: Any) -> None:
+    """More clients than sessions, each of whose transactions may get another session than the one before."""
+    asyncio.run(make_empty(pg))
+    target = pg_server.dsn(pg, tcp=True)
+    with (
+        pooler(target, "transaction", default_pool_size=2) as address,
+        subprocess.Popen([sys.executable, "-c", WORKER, pg], stdout=subprocess.PIPE) as worker,
+    ):
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"ready\n"
+        clients = [Client(address) for _ in range(8)]
+        found: dict[int, list[Any]] = {}
+
+        def use(place: int) -> None:
+            client, ids = clients[place], []
+            for number in range(10):
+                ids.append(client.submit("double", params={"number": number}))
+                with psycopg.connect(address, prepare_threshold=None) as connection:
+                    client.submit_many(
+                        [
+                            {
+                                "task": "double",
+                                "params": {"number": 100 + number},
+                                "id": f"{place}-{number}",
+                            }
+                        ],
+                        connection=connection,
+                    )
+                ids.append(f"{place}-{number}")
+                assert client.get(ids[-1]) is not None
+            found[place] = client.results(ids, timeout=100)
+
+        threads = [threading.Thread(target=use, args=(place,)) for place in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wanted = [2 * value for number in range(10) for value in (number, 100 + number)]
+        assert found == dict.fromkeys(range(8), wanted)
+        later = clients[0].submit("double", params={"number": 1}, delay=3600)
+        clients[1].cancel(later)
+        assert clients[2].wait(later, timeout=100).state is WorkState.CANCELLED
+        assert clients[3].status()[WorkState.COMPLETED] == 160
+        for client in clients:
+            client.close()
+        worker.kill()

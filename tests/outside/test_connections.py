@@ -17,6 +17,7 @@ import pytest
 from runcue import Cue, StoreError, SubmitError, WorkState
 from tests.outside.drivers import ON_FILE, ON_POSTGRES, Began, django_connection, of_sqlalchemy
 from tests.outside.inserting import Outsider, on_file, on_postgres
+from tests.pg.server import Server
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -154,6 +155,27 @@ async def test_what_a_caller_submitted_that_was_killed_before_its_commit_never_w
         assert await cue.get("never") is None
 
 
+async def test_what_was_not_committed_when_the_server_crashed_never_was(pg_own: Server) -> None:
+    dsn = pg_own.database()
+    cue = with_task(dsn)
+    await cue.count()
+    with psycopg.connect(dsn) as connection:
+        kept = await cue.submit("page", params={"number": 1}, connection=connection)
+    lost = psycopg.connect(dsn)
+    never = await cue.submit("page", params={"number": 2}, connection=lost)
+    await asyncio.to_thread(pg_own.crash)
+    await asyncio.to_thread(pg_own.start)
+    with pytest.raises(psycopg.OperationalError):
+        lost.commit()
+    lost.close()
+    await cue.close()
+    cue = with_task(dsn)
+    async with cue:
+        assert await cue.result(kept, timeout=120) == 1
+        assert await cue.get(never) is None
+    await cue.close()
+
+
 # --- What is refused ------------------------------------------------------------------------------
 
 
@@ -253,24 +275,30 @@ async def test_another_file_of_a_queue_is_refused(tmp_path: Any) -> None:
     await other.close()
 
 
-async def test_a_library_that_may_lose_commits_is_refused(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+async def test_another_copy_of_sqlite_is_refused_on_the_file_of_the_queue(
+    pg: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cue = with_task(str(tmp_path / "queue.db"))
-    await cue.count()
-    connection = sqlite3.connect(tmp_path / "queue.db")
-    for version in ((3, 40, 1), (3, 44, 5), (3, 50, 6), (3, 51, 2)):
-        monkeypatch.setattr(sqlite3, "sqlite_version_info", version)
-        await refused(cue, connection, SubmitError, "can lose a commit")
-    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 51, 3))
-    with connection:  # nothing else is at work here that a commit could be lost beside
-        id = await cue.submit("page", params={"number": 1}, connection=connection)
-    assert await id.get() is not None
-    autocommit = sqlite3.connect(tmp_path / "queue.db", isolation_level=None)
-    with pytest.raises(SubmitError, match="is in no transaction"):
-        await cue.submit("page", params={"number": 1}, connection=autocommit)
-    for one in (connection, autocommit):
-        one.close()
+    path = tmp_path / "elsewhere.db"
+    cue, there = with_task(str(tmp_path / "queue.db")), with_task(pg)
+    connection = sqlite3.connect(path)
+    engine = import_module("sqlalchemy").create_engine(f"sqlite:///{path}")
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+    wrapper = django_connection(pg, "sqlite3")
+    with engine.connect() as other:
+        for one in (connection, other, wrapper):
+            await refused(cue, one, SubmitError, "is another copy of SQLite")
+            await refused(there, one, StoreError, "leads to SQLite, and the queue .* is in PostgreSQL")
+    engine.dispose()
+    connection.close()
+    wrapper.close()
+    await cue.close()
+    await there.close()
+
+
+async def test_a_database_that_no_queue_is_in_is_refused(pg: str) -> None:
+    cue = with_task(pg)
+    engine = import_module("sqlalchemy").create_mock_engine("mysql+pymysql://", lambda *given: None)
+    await refused(cue, engine, StoreError, "leads to mysql, and the queue .* is in PostgreSQL")
     await cue.close()
 
 
@@ -307,9 +335,8 @@ async def test_a_mistake_of_the_driver_is_its_own_error(pg: str) -> None:
 async def test_what_a_submission_would_refuse_is_refused_before_anything_is_inserted(pg: str) -> None:
     cue = with_task(pg)
     with psycopg.connect(pg) as connection:
-        with pytest.raises(SubmitError):
-            await cue.submit(
-                "page", params={"number": "x'); DROP TABLE runcue.head; --"}, connection=connection
-            )
+        for number in ("x'); DROP TABLE runcue.head; --", "1" * 300_000):
+            with pytest.raises(SubmitError):
+                await cue.submit("page", params={"number": number}, connection=connection)
         assert connection.info.transaction_status == 0
     await cue.close()

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import pwd
-import shutil
-import socket
-import subprocess
-import tempfile
-import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 import runcue
 from runcue.stores.postgres import schema
 from runcue.stores.postgres.address import Address
+from tests.pg.pooler import pooler
 from tests.pg.server import Server
 
-PGBOUNCER = shutil.which(
-    "pgbouncer", path=f"{os.defpath}:/usr/sbin:/usr/local/bin:{os.environ.get('PATH', '')}"
-)
 BOUND = 240.0
 
 
@@ -71,45 +59,8 @@ def test_sessions_that_change_between_transactions_are_noticed(
 @pytest.fixture
 def pooled(request: pytest.FixtureRequest, pg: str, pg_server: Server) -> Iterator[str]:
     """The way to the database through pgbouncer, in the mode that the test asks for."""
-    if PGBOUNCER is None:
-        pytest.skip("pgbouncer is not installed")
-    server = conninfo_to_dict(pg_server.dsn(pg, tcp=True))
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        port = holder.getsockname()[1]
-    folder = Path(tempfile.mkdtemp(prefix="runcue-pooler-"))
-    folder.chmod(0o755)
-    (folder / "pooler.ini").write_text(
-        f"[databases]\n* = host={server['host']} port={server['port']} user={server['user']}\n"
-        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = any\nunix_socket_dir =\n"
-        f"pool_mode = {request.param}\n"
-    )
-    who: dict[str, Any] = {}
-    if os.geteuid() == 0:
-        nobody = pwd.getpwnam("nobody")
-        who = {"user": nobody.pw_uid, "group": nobody.pw_gid}
-    process = subprocess.Popen(
-        [PGBOUNCER, "-q", str(folder / "pooler.ini")],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        **who,
-    )
-    try:
-        _until_open(port)
-        yield f"postgresql://{server['user']}@127.0.0.1:{port}/{server['dbname']}"
-    finally:
-        process.terminate()
-        process.wait(BOUND)
-        shutil.rmtree(folder)
-
-
-def _until_open(port: int) -> None:
-    deadline = time.monotonic() + BOUND
-    while time.monotonic() < deadline:
-        with socket.socket() as trial:
-            if trial.connect_ex(("127.0.0.1", port)) == 0:
-                return
-    raise TimeoutError("pgbouncer does not listen")
+    with pooler(pg_server.dsn(pg, tcp=True), request.param) as address:
+        yield address
 
 
 @pytest.mark.parametrize("pooled", ["transaction"], indirect=True)

@@ -354,6 +354,7 @@ async def look_at_it(work: runcue.Work) -> None:
     assert_type(await cue.last_event(), int)
     assert_type(await cue.tally(), dict[str, dict[str, int]])
     cue.wake()
+    await cue.relay(object, table="outbox", every="5s")
     assert_type(await cue.dependents("a", limit=5), list[runcue.Work])
     assert_type(await cue.explain_many(["a"]), dict[str, runcue.Explanation])
     assert_type(await cue.schedules(), list[runcue.ScheduleInfo])
@@ -423,7 +424,11 @@ def submit_from_outside() -> None:
         outbox = runcue.Outbox(object(), table="outbox")
         outbox.create()
         assert_type(outbox.submit("named", params={"page": 1}), str)
+        outbox.cancel("a", cascade=True)
+        outbox.retry("a")
         assert_type(client.relay(object(), table="outbox"), int)
+        client.grant("web", tables=True)
+    assert_type(runcue.postgres_schema("mail", after=3), str)
 
 
 def look_from_outside() -> None:

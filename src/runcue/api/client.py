@@ -19,8 +19,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from runcue.api import connections
-from runcue.api.outbox import TABLE, Outbox
-from runcue.api.places import Inserter, inserter_at, snapshots_at
+from runcue.api.outbox import Outbox
+from runcue.api.places import Inserter, grant_at, inserter_at, snapshots_at
+from runcue.api.signature import OUTBOX
 from runcue.api.unsettled import Unsettled
 from runcue.core.model import parse
 from runcue.core.model.parse import optional_duration
@@ -29,7 +30,7 @@ from runcue.declare import arguments
 from runcue.declare.options import choice, flag
 from runcue.declare.unit import Unit
 from runcue.engine.queries import ending_of
-from runcue.errors import ForkedConnection, RuncueError, StoreError, WorkNotFound, quoted
+from runcue.errors import ConfigError, ForkedConnection, RuncueError, StoreError, WorkNotFound, quoted
 from runcue.host.address import is_server, plain
 from runcue.stores.postgres.address import DEFAULT
 from runcue.stores.sql.snapshot_reader import SnapshotReader
@@ -117,26 +118,46 @@ class Client:
         """Ask that a failed or cancelled unit is tried again with all its attempts."""
         self._insert([change_row(RETRY, arguments.work_id(work_id), cascade=cascade)], connection)
 
-    def relay(self, connection: Any, *, table: str = TABLE) -> int:
-        """Move what an Outbox has gathered on that connection into this queue; how many units, 500 at most.
+    def relay(self, connection: Any, *, table: str = OUTBOX) -> int:
+        """Move what an Outbox has gathered on that connection into this queue; how many rows, 500 at most.
 
-        The connection is committed. Whatever is moved twice is one unit all the same.
+        The connection is committed. A unit that is moved twice is one unit all the same.
         """
         outbox = Outbox(connection, table=table)
-        rows = outbox.waiting()
-        self._insert(rows, None)
-        outbox.delete(rows)
-        return len(rows)
+        try:
+            waiting = outbox.waiting()
+        except Exception as error:
+            raise StoreError(
+                f"The outbox {table} cannot be read: {type(error).__name__}: {error}. If it has no table yet, make "
+                "it once, with runcue.Outbox(connection).create()."
+            ) from error
+        self._insert([one.row for one in waiting], None)
+        outbox.delete(waiting)
+        return len(waiting)
+
+    def grant(self, role: str, *, tables: bool = False) -> None:
+        """Let a role of PostgreSQL submit by the SQL functions of the queue. Only its owner can.
+
+        With `tables` also by a Client, and by a Cue on connections of the role's own.
+        """
+        role, with_tables = parse.name(role, "role"), flag(tables, "tables")
+        if not is_server(self._place):
+            raise ConfigError(
+                f"Roles submit to queues in PostgreSQL, and {quoted(plain(self._place))} is a file: whoever may "
+                "write to it submits."
+            )
+        grant_at(self._place, self._name, role, with_tables=with_tables)
 
     def _insert(self, rows: builtins.list[Row], connection: Any) -> None:
         if not rows:
             return
         with self._one_at_a_time:
             inserter = self._opened_inserter()
+            insertion = inserter.insertion
             if connection is None:
                 inserter.insert(rows_text(rows))
-            else:
-                connections.insert_now(connection, inserter.insertion, rows_text(rows))
+        if connection is not None:  # whatever that waits for, other threads go on
+            connections.insert_now(connection, insertion, rows_text(rows))
 
     # looking ----------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import isawaitable, iscoroutinefunction
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from runcue.errors import StoreError, SubmitError
 from runcue.ports import Insertion, SharedStore
@@ -20,10 +20,8 @@ from runcue.stores.sql.submissions import Row, rows_text
 
 KNOWN: Final = (
     "a connection of psycopg, asyncpg, SQLAlchemy or Django to the queue's database, a session of SQLAlchemy, or a "
-    "connection of sqlite3 or apsw to the queue's file"
+    "connection of apsw to the queue's file"
 )
-SOUND_SQLITE: Final = ((3, 44, 6), (3, 45, 0)), ((3, 50, 7), (3, 51, 0)), ((3, 51, 3), (4, 0, 0))
-"""From which version to before which one SQLite loses no commit when several processes write to one file."""
 ABORTED: Final = "25P02"
 NOT_THERE: Final = ("42P01", "3F000")
 FORBIDDEN: Final = "42501"
@@ -136,14 +134,14 @@ def _need(insertion: Insertion, database: str) -> None:
         )
 
 
-def _check_sqlite() -> None:
-    """Refuse a library that may lose what others committed."""
-    version = sys.modules["sqlite3"].sqlite_version_info
-    if not any(low <= version < high for low, high in SOUND_SQLITE):
-        raise SubmitError(
-            f"SQLite {'.'.join(map(str, version))}, which Python brings here, can lose a commit when several "
-            "processes write to one file. Use a connection of apsw, which brings its own."
-        )
+def _refuse_sqlite3(insertion: Insertion) -> NoReturn:
+    """Refuse another copy of SQLite than ours: when it closes a file, the locks of ours are gone."""
+    _need(insertion, "SQLite")
+    raise SubmitError(
+        "Python's sqlite3 is another copy of SQLite than the one that runcue uses. Two copies in one process drop "
+        f"each other's locks, and {insertion.where} would be damaged. Use a connection of apsw, or keep your data in "
+        "a file of its own and submit through runcue.Outbox."
+    )
 
 
 # --- Drivers --------------------------------------------------------------------------------------
@@ -192,23 +190,21 @@ def _sqlalchemy(connection: Any, insertion: Insertion, values: Sequence[Any]) ->
 
         return executed()
     one = connection if hasattr(connection, "dialect") else connection.connection()
-    _need(insertion, "PostgreSQL" if one.dialect.name == "postgresql" else "SQLite")
+    if one.dialect.name == "sqlite":
+        _refuse_sqlite3(insertion)
+    _need(insertion, "PostgreSQL" if one.dialect.name == "postgresql" else one.dialect.name)
     raw = one.connection.dbapi_connection
-    if insertion.database == "SQLite":
-        _check_sqlite()
-    at_once = None if insertion.database == "SQLite" else "autocommit"
-    # sqlite3 and asyncpg say it by the level, psycopg by itself
-    if getattr(raw, "autocommit", None) is True or getattr(raw, "isolation_level", "") == at_once:
-        raise SubmitError(AUTOCOMMIT)
+    if getattr(raw, "autocommit", None) is True or getattr(raw, "isolation_level", "") == "autocommit":
+        raise SubmitError(AUTOCOMMIT)  # psycopg says it by itself, asyncpg by the level
     statement = sys.modules["sqlalchemy"].text(_text(insertion, lambda number: f":v{number}"))
     bound = {f"v{number}": value for number, value in enumerate(values, 1)}
     return int(one.execute(statement, bound).rowcount)
 
 
 def _django(connection: Any, insertion: Insertion, values: Sequence[Any]) -> int:
-    _need(insertion, "PostgreSQL" if connection.vendor == "postgresql" else "SQLite")
-    if insertion.database == "SQLite":
-        _check_sqlite()
+    if connection.vendor == "sqlite":
+        _refuse_sqlite3(insertion)
+    _need(insertion, "PostgreSQL" if connection.vendor == "postgresql" else connection.vendor)
     if not connection.in_atomic_block and connection.get_autocommit():
         raise SubmitError(AUTOCOMMIT)
     cursor = connection.cursor()
@@ -217,12 +213,7 @@ def _django(connection: Any, insertion: Insertion, values: Sequence[Any]) -> int
 
 
 def _sqlite3(connection: Any, insertion: Insertion, values: Sequence[Any]) -> int:
-    _need(insertion, "SQLite")
-    _check_sqlite()
-    begins = connection.isolation_level is not None or getattr(connection, "autocommit", None) is False
-    if not connection.in_transaction and not begins:
-        raise SubmitError(AUTOCOMMIT)
-    return _counted(connection.execute(_text(insertion, lambda number: "?"), values))
+    _refuse_sqlite3(insertion)
 
 
 def _apsw(connection: Any, insertion: Insertion, values: Sequence[Any]) -> int:

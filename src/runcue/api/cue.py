@@ -16,6 +16,7 @@ from runcue.api.group import Group
 from runcue.api.handle import Handle, Handles
 from runcue.api.schedules import Schedules
 from runcue.api.signature import (
+    OUTBOX,
     CueOptions,
     DeclaredSchedule,
     Duration,
@@ -129,11 +130,7 @@ class Cue:
         made = self._registry.task(name, **options)
         if not isinstance(name, str) and callable(name):
             return attached(name, Submitter(self, own_name(name)))
-
-        def register(function: Callable[..., Any]) -> Any:
-            return attached(made(function), Submitter(self, name or own_name(function)))
-
-        return register
+        return lambda function: attached(made(function), Submitter(self, name or own_name(function)))
 
     def resource(self, function: F) -> F:
         """Register a function that makes what handlers share, such as a database's connections."""
@@ -380,6 +377,12 @@ class Cue:
         """Have what was submitted from outside looked for now, not within the next tenth of a second."""
         self._open("wake").look()
 
+    async def relay(self, connect: Callable[[], Any], *, table: str = OUTBOX, every: Duration = 1) -> None:
+        """Move what an Outbox gathers in the database that `connect()` opens, until cancelled or closed."""
+        from runcue.api.relay import relay  # few need it
+
+        await relay(self, connect, table, every)
+
     # running ----------------------------------------------------------------------------------------------
 
     def start(self, queues: str | Iterable[str] | None = None) -> None:
@@ -419,10 +422,7 @@ class Cue:
         work: str | None = None,
         group: str | None = None,
     ) -> AsyncIterator[Event]:
-        """Iterate over events, from this Cue's first one (or after number `since`) until stop().
-
-        Those of one unit or of one group begin with its own first one.
-        """
+        """Iterate over events until stop(): after number `since`, or from the first of this Cue, unit or group."""
         number = None if since is None else arguments.event_number(since)
         return self._open("read events").queries.events(arguments.events(types, work, group), number)
 

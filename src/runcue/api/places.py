@@ -6,7 +6,7 @@ A store is imported where it is first used, because its driver may be missing, a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runcue.declare.arguments import NEEDS_PSYCOPG
@@ -72,6 +72,15 @@ def inserter_at(place: str, name: str, *, insecure: bool) -> Inserter:
     with _driver():
         from runcue.stores.postgres.sessionless import PostgresInserter
     return PostgresInserter(address)
+
+
+def grant_at(place: str, name: str, role: str, *, with_tables: bool) -> None:
+    """Let a role submit to a queue in PostgreSQL."""
+    with _driver():
+        from runcue.stores.postgres.script import grant
+        from runcue.stores.postgres.sessionless import connected
+    with closing(connected(address_of(place, name))) as link:
+        grant(link, role, with_tables=with_tables)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Protocol, TypedDict
+from typing import Any, ClassVar, Final, Protocol, TypedDict
 
 import msgspec
 
@@ -22,6 +22,8 @@ Artifact = (
     | Callable[[Any], str | os.PathLike[str] | Iterable[str | os.PathLike[str]]]
 )  # fmt: skip
 RateValue = str | tuple[float, float] | Sequence[str | tuple[float, float]]
+OUTBOX: Final = "runcue_outbox"
+"""The table of an Outbox, unless it is told another."""
 
 
 class AnyDataclass(Protocol):

@@ -1,4 +1,4 @@
-"""Finds the Cue that `runcue worker module:attribute` names.
+"""Finds what `module:attribute` names in an application: the Cue of `runcue worker`, the function of `runcue relay`.
 
 Rules:
 - The module is imported as `python -m` would: the working directory comes first.
@@ -21,20 +21,24 @@ if TYPE_CHECKING:
     from runcue import Cue
 
 
+def is_name(text: str) -> bool:
+    """True for what looks like `module:attribute`."""
+    module, colon, attribute = text.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")])
+
+
 def check(name: str) -> str:
-    """The name as given, if it looks like `module:attribute`."""
-    module, colon, attribute = name.partition(":")
-    parts = [*module.split("."), *attribute.split(".")]
-    if not colon or not all(part.isidentifier() for part in parts):
+    """The name of a Cue as given, if it looks like one."""
+    if not is_name(name):
         raise bad_input(f"{name[:80]!r} names no Cue. Write module:attribute, such as app:cue.")
     return name
 
 
-def load(name: str) -> Cue:
-    """The Cue of that name, ready to be run."""
+def found_at(name: str) -> tuple[object, str]:
+    """What has that name in an application, and where it is."""
     from runcue import Cue
 
-    module_name, _, attribute = check(name).partition(":")
+    module_name, _, attribute = name.partition(":")
     sys.path.insert(0, str(Path.cwd()))
     try:
         found: object = import_module(module_name)
@@ -44,14 +48,24 @@ def load(name: str) -> Cue:
             raise bad_input(
                 f"There is no module {missing!r} here: it is looked for in {Path.cwd()}."
             ) from error
-        raise _raised(f"Importing {module_name}", error) from error
+        raise raised(f"Importing {module_name}", error) from error
     except (Exception, SystemExit) as error:  # an application may raise anything
-        raise _raised(f"Importing {module_name}", error) from error
+        raise raised(f"Importing {module_name}", error) from error
     place = module_name
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise bad_input(f"{place} has no {part!r}.{_cues(found)}")
+            cues = [key for key, value in vars(found).items() if isinstance(value, Cue)]
+            raise bad_input(f"{place} has no {part!r}." + (f" It has: {', '.join(cues)}." if cues else ""))
         found, place = getattr(found, part), f"{place}.{part}"
+    return found, place
+
+
+def load(name: str) -> Cue:
+    """The Cue of that name, ready to be run."""
+    from runcue import Cue
+
+    found, place = found_at(check(name))
+    module_name = name.partition(":")[0]
     used = (
         f'Importing {module_name!r} runs its Cue: put asyncio.run(main()) under `if __name__ == "__main__":`.'
     )
@@ -59,7 +73,7 @@ def load(name: str) -> Cue:
         try:
             found = found()
         except (Exception, SystemExit) as error:
-            raise _raised(f"{place}()", error) from error
+            raise raised(f"{place}()", error) from error
         place = f"{place}()"
         used = f"{place} returns a Cue that was run already. Return one that was not."
     if not isinstance(found, Cue):
@@ -74,14 +88,7 @@ def load(name: str) -> Cue:
     return found
 
 
-def _cues(module: object) -> str:
-    from runcue import Cue
-
-    names = [name for name, value in vars(module).items() if isinstance(value, Cue)]
-    return f" It has: {', '.join(names)}." if names else ""
-
-
-def _raised(what: str, error: BaseException) -> Failure:
+def raised(what: str, error: BaseException) -> Failure:
     """The failure about an error that an application raised: where it was raised, and its text."""
     import traceback
 

@@ -79,7 +79,11 @@ RUNCUE = {
     },
     "Run": {
         "worker": ("appworker", "Run the workers of an application"),
+        "relay": ("relay:relay", "Move units that an Outbox gathers in another database into a queue"),
         "demo": ("appdemo", "See it work in a few seconds"),
+    },
+    "Setup": {
+        "sql": ("sql", "Print the SQL of a queue in PostgreSQL, and grant roles to submit by it"),
     },
 }
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
+GRANTED: Final = ("submit", "cancel", "retry")
+"""The functions that the owner grants together."""
 LARGEST_PARAMS: Final = 1024 * 1024
 """Bytes of params as text."""
 
