@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import asyncio
 
 ALONE: Final = socket.SO_REUSEADDR
 """The option with which a port may be taken again at once, and by nobody else meanwhile."""
-new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-"""Makes a loop for a server."""
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """A loop for a server."""
+    import asyncio  # most programs need no loop of their own
+
+    return asyncio.new_event_loop()
