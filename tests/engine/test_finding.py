@@ -227,9 +227,11 @@ async def test_a_unit_is_not_retried_without_what_it_depends_on() -> None:
         first = await cue.submit("read", params={"fails": True})
         last = await cue.submit("read", group="g", depends_on=[first])
         await cue.join()
-        before = (await cue.get(last), await cue.last_event())
+        after = await cue.submit("read", group="g", depends_on=[last])
+        await cue.join()
+        before = (await cue.get(last), await cue.get(after), await cue.last_event())
         assert await cue.retry(group="g") == 0
-        assert (await cue.get(last), await cue.last_event()) == before, "nobody even tried"
+        assert (await cue.get(last), await cue.get(after), await cue.last_event()) == before, "nobody tried"
 
 
 async def test_units_are_cancelled_and_retried_by_what_is_true_of_them() -> None:

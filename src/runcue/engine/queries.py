@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -255,14 +255,19 @@ class Queries:
             )
 
         count = await self._change(query, states, retry)
-        for ids in _in_order(after):
-            for start in range(0, len(ids), query.limit):
-                some = ids[start : start + query.limit]
-                needs = await self._store.get_many([*{need for work_id in some for need in after[work_id]}])
-                lost = {work_id for work_id, need in needs.items() if need.state in LOST}
-                count += await self._request(
-                    Revive(work_id, cascade) for work_id in some if lost.isdisjoint(after[work_id])
-                )
+        order = _in_order(after)
+        for start in range(0, len(order), query.limit):
+            some = order[start : start + query.limit]
+            others = {need for work_id in some for need in after[work_id]}.difference(some)
+            found = await self._store.get_many([*others])
+            lost = {work_id for work_id, need in found.items() if need.state in LOST}
+            hopeful = []
+            for work_id in some:
+                if lost.isdisjoint(after[work_id]):
+                    hopeful.append(work_id)
+                else:
+                    lost.add(work_id)
+            count += await self._request(Revive(work_id, cascade) for work_id in hopeful)
         return count
 
     async def _change(
@@ -410,16 +415,18 @@ class Queries:
         }
 
 
-def _in_order(needs: Mapping[str, Iterable[str]]) -> Iterator[list[str]]:
-    """The ids in groups, each after those that it needs; ids that need each other in a ring are left out."""
+def _in_order(needs: Mapping[str, Iterable[str]]) -> list[str]:
+    """The ids, each after those that it needs; ids that need each other in a ring are left out."""
     sorter = TopologicalSorter(needs)
     try:
         sorter.prepare()
     except CycleError:
         pass  # what is in no ring is sorted all the same
+    order: list[str] = []
     while ready := sorter.get_ready():
-        yield [work_id for work_id in ready if work_id in needs]
+        order += [work_id for work_id in ready if work_id in needs]
         sorter.done(*ready)
+    return order
 
 
 def _raise_others(answers: Iterable[object]) -> None:
