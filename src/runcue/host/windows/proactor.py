@@ -1,4 +1,4 @@
-"""Accepts connections on a loop of Windows, also after one whose client was gone before that (CPython issue 93821)."""
+"""Accepts connections on a loop of Windows, also after one whose client was gone too soon (CPython issue 93821)."""
 
 from __future__ import annotations
 
