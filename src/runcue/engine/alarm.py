@@ -40,11 +40,13 @@ class Alarm:
         """Ring at that time, in place of the time set before; with `waits_for_wall` also when that clock is set."""
         if at == self._at and waits_for_wall == (self._lead is not None):
             return
+        self._lead = self._clock.wall() - self._clock.now() if waits_for_wall else None
+        if at == self._at and self._is_told:  # a timer that is set once rings at that very moment
+            return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._at = at
-        self._lead = self._clock.wall() - self._clock.now() if waits_for_wall else None
         self._sleep()
 
     def _sleep(self) -> None:

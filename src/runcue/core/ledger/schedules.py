@@ -110,7 +110,7 @@ class Schedules:
     def next_at(self) -> float:
         """When a schedule is next due, in queue time."""
         at = self._first(self._by_queue_time, by_wall=False)
-        return min(at, self._turn.now + self.next_by_wall() - self._turn.wall)
+        return min(at, self.next_by_wall() - (self._turn.wall - self._turn.now))
 
     def next_by_wall(self) -> float:
         """When a schedule is next due in wall time."""

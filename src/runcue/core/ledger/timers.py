@@ -102,7 +102,7 @@ class Timers:
     def next_at(self) -> float:
         """When a unit is next due."""
         at = min(self._first(self._later, LATER), self._working.heads.get(LATER, (math.inf, 0))[0])
-        return min(at, self._turn.now + self.next_by_wall() - self._turn.wall)
+        return min(at, self.next_by_wall() - (self._turn.wall - self._turn.now))
 
     def next_by_wall(self) -> float:
         """When a unit is next due in wall time."""
