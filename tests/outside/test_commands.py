@@ -312,3 +312,14 @@ def test_what_cannot_be_granted_is_said_in_one_line(runcue_: Prompt, pg: str, qu
         assert said in told.err, target
     with pytest.raises(runcue.ConfigError, match="is a file: whoever may write to it submits"):
         Client(queue).grant("web")
+
+
+def test_without_the_driver_it_is_said_what_to_install(
+    runcue_: Prompt, pg: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "runcue.stores.postgres.script", None)
+    told = runcue_("sql", "dump")
+    assert (told.code, told.out) == (4, "")
+    assert 'pip install "runcue[postgres]"' in told.err
+    with pytest.raises(runcue.ConfigError, match=r"pip install .runcue\[postgres\]"):
+        Client(pg).grant("web")

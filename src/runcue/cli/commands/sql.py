@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from runcue.cli.failure import bad_input
+from runcue.cli.failure import bad_input, misconfigured
 from runcue.cli.groups import family
 from runcue.cli.place import DEFAULT, File, on_file
 from runcue.cli.screen import clean, note, say
@@ -36,9 +36,15 @@ def dump(name: str, after: int) -> None:
     A Cue does the same when it is opened for the first time. Run it by hand where programs may not create schemas: as
     the role that runs the units, which then owns the functions.
     """
-    from runcue import postgres_schema
+    from runcue import ConfigError, postgres_schema
 
-    say(postgres_schema(name, after=after).rstrip())
+    try:
+        text = postgres_schema(name, after=after)
+    except ConfigError as error:
+        if isinstance(error.__cause__, ImportError):  # the driver is an extra
+            raise misconfigured(str(error)) from error
+        raise
+    say(text.rstrip())
 
 
 @on_file("grant", examples=["runcue sql grant postgresql://app@db/shop web --tables"])
