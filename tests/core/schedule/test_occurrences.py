@@ -194,11 +194,21 @@ def test_the_latest_of_the_missed_slots_is_submitted() -> None:
         {
             "schedule": "s",
             "slot": "1970-01-01T00:17:40Z",
-            "until": "1970-01-01T00:17:40Z",
+            "until": "1970-01-01T00:31:40Z",
             "reason": "missed",
         }
     ]
     assert stored(at).slot == START + 1020
+
+
+def test_the_event_of_a_schedule_comes_before_that_of_its_unit() -> None:
+    at = bench(every=60.0)
+    at.after(60)
+    [fired, queued] = [draft_of(one) for one in at.plan.events][:2]
+    assert (fired.type, queued.type) == ("schedule_fired", "queued")
+    assert fired.data is not None
+    assert queued.record is not None
+    assert fired.data["unit"] == queued.record.id
 
 
 def test_all_missed_slots_are_submitted_in_bounded_turns() -> None:

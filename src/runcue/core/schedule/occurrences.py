@@ -98,7 +98,7 @@ def _due_slots(ledger: Ledger, schedule: Schedule) -> tuple[list[float], list[fl
             due.append(following)
         return due, [], following
     latest = _latest(ledger, schedule, slot, now)
-    missed = [] if latest == slot else [slot]
+    missed = [] if latest == slot else [slot, _latest(ledger, schedule, slot, latest - 1e-3)]
     if schedule.missed == "none" and now - latest - _lag(ledger, schedule, latest) > LATE:
         missed = list(dict.fromkeys((slot, latest)))
         return [], missed, _following(ledger, schedule, latest)
@@ -171,10 +171,10 @@ def _accept(ledger: Ledger, schedule: Schedule, spec: Spec, slot: float | None) 
     extras = spec.extras or Extras()
     tags = (*(tag for tag in extras.tags if tag[0] != TAG), (TAG, schedule.name))
     spec = replace(spec, on_failed="return", extras=replace(extras, tags=tuple(sorted(tags))))
-    submit = Submit([spec], is_plain=False, has_cost=bool(spec.cost))
-    admission.take_submission(ledger, Submission(submit, schedule.is_settled))
     moment = None if slot is None else text_of(slot)
     ledger.turn.emit("schedule_fired", schedule=schedule.name, unit=spec.id, slot=moment)
+    submit = Submit([spec], is_plain=False, has_cost=bool(spec.cost))
+    admission.take_submission(ledger, Submission(submit, schedule.is_settled))
     return replace(schedule, last_at=ledger.turn.now, last_id=spec.id, runs=schedule.runs + 1)
 
 
