@@ -198,9 +198,8 @@ def _follow_clock(ledger: Ledger) -> None:
 def put(ledger: Ledger, item: PutSchedule) -> ScheduleConflict | None:
     """Add a schedule, or change the one of that name."""
     refusal = _put(ledger, item.schedule)
-    if (
-        refusal is not None and not item.schedule.is_settled
-    ):  # it comes from outside: nobody waits for the answer
+    # One from outside is not settled, and nobody waits for the answer.
+    if refusal is not None and not item.schedule.is_settled:
         _refused(ledger, refusal)
     return refusal
 
