@@ -57,6 +57,14 @@ def test_the_quickstart_prints_its_results_in_order(tmp_path: Path) -> None:
     assert run("quickstart.py", tmp_path) == f"squares: {' '.join(str(n * n) for n in range(20))}\n"
 
 
+def test_schedules_go_through_a_change_of_the_clocks_and_a_night_without_power(tmp_path: Path) -> None:
+    output = run("schedules.py", tmp_path)
+    assert output == on_the_page("schedules.py")
+    lines = output.splitlines()
+    assert lines == sorted(lines, key=lambda line: (["Sat", "Sun", "Mon"].index(line[:3]), line[4:9]))
+    assert len({line[11:] for line in lines}) == len(lines), "no slot twice"
+
+
 def test_the_limits_are_kept_and_the_circuit_opens_and_closes(tmp_path: Path) -> None:
     output = run("limits.py", tmp_path)
     assert "api:   45 calls; at most 5 in 100 ms and 20 in a second" in output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,9 +12,22 @@ import runcue
 from runcue.sim.check import RULES, Asked, Checker, Limits, Rules, Task, rules_of
 from runcue.sim.config import Config, ServiceConfig, Workload
 from runcue.sim.promise import Call
+from runcue.sim.timetable import ScheduleConfig
 
 BEGAN = 1_700_000_000.0
 RETRY = runcue.Retry(max_attempts=2, backoff="fixed", base_delay=2, jitter=False)
+
+
+SCHEDULES = {
+    "s": ScheduleConfig(every=10.0, task="call"),
+    "all": ScheduleConfig(every=10.0, task="call", missed="all", overlap="queue"),
+    "minute": ScheduleConfig(cron="* * * * *", task="call", overlap="queue"),
+}
+
+
+def text_of(moment: float) -> str:
+    """A moment as events of schedules have it."""
+    return datetime.fromtimestamp(moment, UTC).isoformat()
 
 
 class Tale:
@@ -24,7 +38,7 @@ class Tale:
         tasks = {"call": Task(("api",), RETRY), "other": Task(("api",), RETRY), "free": Task((), RETRY)}
         tasks["any"] = Task(("gpu_*",), RETRY)
         services = {"api": service, "gpu_a": service, "gpu_b": service}
-        self.checker = Checker(Rules(services, tasks, age_step=10.0))
+        self.checker = Checker(Rules(services, tasks, 10.0, SCHEDULES))
         self.calls: list[Call] = []
         self.counts: dict[str, int] = {}
         self.now = 0.0
@@ -74,6 +88,28 @@ class Tale:
         self.tell("failed", work, attempt=attempt, error="OSError", final=again_at is None)
         if again_at is not None:
             self.tell("retrying", work, attempt=attempt + 1, data={"next_retry_at": BEGAN + again_at})
+        return self
+
+    def added(self, name: str, at: float = 0) -> Tale:
+        """A schedule was added; nobody expects slots after the end of the history."""
+        return self.tell("schedule_changed", at=at, data={"schedule": name, "change": "added"})
+
+    def fired(self, name: str, slot: float, at: float | None = None, unit: str | None = None) -> Tale:
+        """A schedule submitted the unit of a slot, which ends at once."""
+        unit = f"{name}{slot}" if unit is None else unit
+        self.checker.submitted(Asked(unit, has_time=True))
+        said = {"schedule": name, "unit": unit, "slot": text_of(BEGAN + slot)}
+        self.tell("schedule_fired", at=slot if at is None else at, data=said)
+        return whole(self, unit, self.now, length=0.5)
+
+    def skipped(self, name: str, slot: float, until: float, reason: str, at: float) -> Tale:
+        """A schedule left slots out."""
+        said = {"slot": text_of(BEGAN + slot), "until": text_of(BEGAN + until), "reason": reason}
+        return self.tell("schedule_skipped", at=at, data={"schedule": name, **said})
+
+    def over(self) -> Tale:
+        """No slot is expected later than now."""
+        self.checker.slots.ends_at = BEGAN + self.now
         return self
 
     def broken(self) -> list[str]:
@@ -413,6 +449,82 @@ def own_members(good: bool) -> Tale:
     return tale.started("a", task="any", services=("gpu_b" if good else "api",))
 
 
+def slot_once(good: bool) -> Tale:
+    return Tale().added("s").fired("s", 10).fired("s", 20 if good else 10, at=20, unit="b").over()
+
+
+def slots_in_order(good: bool) -> Tale:
+    return Tale().added("s").fired("s", 10).fired("s", 20 if good else 30, at=30).over()
+
+
+def slot_in_time(good: bool) -> Tale:
+    return Tale().added("s").fired("s", 10, at=10 if good else 9).over()
+
+
+def slot_forgotten(good: bool) -> Tale:
+    tale = Tale().added("s").fired("s", 10)
+    return (tale.fired("s", 20) if good else tale).tell("queue_status", at=31).over()
+
+
+def slot_before_the_end(good: bool) -> Tale:
+    tale = Tale().added("s").fired("s", 10)
+    return tale.tell(
+        "schedule_changed", at=15 if good else 31, data={"schedule": "s", "change": "paused"}
+    ).over()
+
+
+def slot_without_unit(good: bool) -> Tale:
+    tale = Tale().added("s")
+    if good:
+        return tale.fired("s", 10).over()
+    said = {"schedule": "s", "unit": "a", "slot": text_of(BEGAN + 10)}
+    return tale.tell("schedule_fired", at=10, data=said).over()
+
+
+def slot_left_out(good: bool) -> Tale:
+    """For the unit before it, which takes long."""
+    tale = Tale().added("s").fired("s", 10)
+    tale.queued("long", at=12).started("long")
+    tale.tell("schedule_fired", data={"schedule": "s", "unit": "long"})  # by hand
+    if not good:
+        tale.completed("long", at=19)
+    tale.skipped("s", 20, 20, "overlap", at=20)
+    return (tale.completed("long", at=25) if good else tale).over()
+
+
+def slot_beside_its_unit(good: bool) -> Tale:
+    tale = Tale().added("s").queued("long", at=2).started("long")
+    tale.tell("schedule_fired", data={"schedule": "s", "unit": "long"})
+    if good:
+        tale.completed("long", at=9).fired("s", 10)
+    else:
+        tale.fired("s", 10).completed("long", at=12)
+    return tale.over()
+
+
+def slots_that_all_count(good: bool) -> Tale:
+    name = "s" if good else "all"
+    return Tale().added(name).skipped(name, 10, 30, "missed", at=40).fired(name, 40).over()
+
+
+def schedule_as_it_was(good: bool) -> Tale:
+    change = "resumed" if good else "changed"
+    return Tale().added("s").tell("schedule_changed", at=5, data={"schedule": "s", "change": change}).over()
+
+
+def slot_of_a_calendar(good: bool) -> Tale:
+    """The history begins at 22:13:20."""
+    return Tale().added("minute").fired("minute", 40).fired("minute", 100 if good else 110, at=110).over()
+
+
+def slot_by_the_wall(good: bool) -> Tale:
+    """An hour passes at once on the wall, and a slot of it counts."""
+    tale = Tale().added("minute").fired("minute", 40)
+    if good:
+        tale.checker.slots.clock_set(BEGAN + 45, 3600.0)
+    return tale.skipped("minute", 100, 3580, "missed", at=60).fired("minute", 3640, at=60).over()
+
+
 GOOD_AND_BAD: dict[str, tuple[Callable[[bool], Tale], ...]] = {
     "order": (order, time_goes_on, no_gap),
     "life": (life, retried_by_hand),
@@ -440,7 +552,10 @@ GOOD_AND_BAD: dict[str, tuple[Callable[[bool], Tale], ...]] = {
     "concurrency": (concurrency, total, member),
     "amount": (amount, charged_more, failed_and_charged, charged_while_it_runs, amount_of_a_key),
     "service": (own_key, own_members),
-}
+    "slots": (slot_once, slots_in_order, slot_in_time, slot_forgotten, slot_before_the_end, slot_without_unit,
+              slot_left_out, slot_beside_its_unit, slots_that_all_count, schedule_as_it_was, slot_of_a_calendar,
+              slot_by_the_wall),
+}  # fmt: skip
 CASES = [(rule, tale) for rule, tales in GOOD_AND_BAD.items() for tale in tales]
 
 

@@ -15,6 +15,7 @@ from runcue.sim.limits import Adaptive, Allows, Amount, Total
 from runcue.sim.main import command, invoke
 from runcue.sim.request import request_of
 from runcue.sim.scenarios import SCENARIOS
+from runcue.sim.timetable import ScheduleConfig
 from runcue.sim.tui import HELP
 
 GUIDE = (Path(__file__).resolve().parent.parent.parent / "docs" / "guides" / "simulator.md").read_text(
@@ -30,6 +31,7 @@ TABLES: dict[str, type[msgspec.Struct]] = {
     "`workload.cost.QUANTITY`": Amount,
     "`services.NAME.behaviour.latency`": Latency,
     "`workload`": Workload,
+    "`schedules.NAME`": ScheduleConfig,
     "`retry`": RetryConfig,
 }
 IN_WORDS = {"name", "services", "workload", "retry", "behaviour", "latency"}

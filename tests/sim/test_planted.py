@@ -9,14 +9,16 @@ import pytest
 from msgspec.structs import replace
 
 from runcue.core.ledger import capacity, ledger
+from runcue.core.ledger.schedules import Schedules
 from runcue.core.limits import breaker
 from runcue.core.limits import service as limits
 from runcue.core.model.record import Record
 from runcue.core.model.retry import delay_after
+from runcue.core.model.schedule import Schedule
 from runcue.core.model.state import Head
-from runcue.core.schedule import admission, outcome
+from runcue.core.schedule import admission, occurrences, outcome
 from runcue.core.schedule import takeover as shared
-from runcue.core.schedule.plan import Changes, Item, Outcome, Plan, Post, Submit
+from runcue.core.schedule.plan import Changes, Item, Outcome, Plan, Post, Submission, Submit
 from runcue.core.schedule.scheduler import Scheduler
 from runcue.declare import service_choice as using
 from runcue.declare import service_options as limiting
@@ -246,6 +248,73 @@ def full_members(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(limits.Group, "pick", lambda self, cost, now: self.members[0])
 
 
+# --- schedules -----------------------------------------------------------------------------------
+
+
+def slot_twice(patch: pytest.MonkeyPatch) -> None:
+    """That a schedule has moved on to its next slot is not stored."""
+    put = Schedules.put
+
+    def forgetful(self: Schedules, schedule: Schedule) -> None:
+        put(self, schedule)
+        if schedule.last_slot is not None:
+            del self._turn.plan.schedules[schedule.name]
+
+    patch.setattr(Schedules, "put", forgetful)
+
+
+def _loaded(patch: pytest.MonkeyPatch, change: Callable[[Schedule, float], Schedule]) -> None:
+    """Change what who takes over knows of the schedules that have slots."""
+    load = Schedules.load
+
+    def changed(self: Schedules, schedules: Iterable[Schedule]) -> None:
+        load(self, [change(one, self._turn.now) if one.is_waiting else one for one in schedules])
+
+    patch.setattr(Schedules, "load", changed)
+
+
+def slot_lost(patch: pytest.MonkeyPatch) -> None:
+    """Who takes over from a dead process believes that it has submitted what was due."""
+
+    def moved(one: Schedule, now: float) -> Schedule:
+        assert one.due is not None
+        assert one.slot is not None
+        every = one.timing.every
+        is_due = every is not None and one.due <= now
+        return replace(one, slot=one.slot + every, due=one.due + every) if every and is_due else one
+
+    _loaded(patch, moved)
+
+
+def counted_from_takeover(patch: pytest.MonkeyPatch) -> None:
+    """Who takes over counts intervals from then on."""
+
+    def moved(one: Schedule, now: float) -> Schedule:
+        every = one.timing.every
+        return replace(one, slot=now + every, due=now + every) if every else one
+
+    _loaded(patch, moved)
+
+
+def slot_without_unit(patch: pytest.MonkeyPatch) -> None:
+    """A schedule moves on, and its unit is forgotten now and then."""
+    take = admission.take_submission
+
+    def careless(book: ledger.Ledger, item: Submission) -> None:
+        if book.counters.seq % 3:
+            take(book, item)
+
+    patch.setattr(admission, "take_submission", careless)
+
+
+def overlap_ignored(patch: pytest.MonkeyPatch) -> None:
+    """A slot is submitted whether or not the unit before it has ended."""
+    submit = occurrences._submit
+    patch.setattr(
+        occurrences, "_submit", lambda book, one, slot: submit(book, replace(one, overlap="queue"), slot)
+    )
+
+
 # --- one decides for all --------------------------------------------------------------------------
 
 
@@ -366,6 +435,7 @@ PLANTED: dict[str, tuple[Plant, ...]] = {
     "starvation": (no_ageing,),
     "keys": (keys_for_nothing,),
     "lost": (accepted_before_commit, accepted_before_it_is_left, accepted_before_it_is_decided),
+    "slots": (slot_twice, slot_lost, counted_from_takeover, slot_without_unit, overlap_ignored),
 }  # fmt: skip
 CASES = [(rule, plant) for rule, plants in PLANTED.items() for plant in plants]
 

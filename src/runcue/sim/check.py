@@ -16,6 +16,7 @@
     concurrency   no more calls at once than a service allows
     amount        nothing starts that is expected to use more of a quantity than is left of it, as far as was known
     service       a call runs on the services its task names: on its key's part, on one that a pattern means
+    slots         a slot of a schedule has one unit, unless it is left out by a rule; none is forgotten
 
 Some facts are not in the events: the checker has to be told what was submitted (`submitted`), which node died, what
 was retried by hand, how limits changed. A rule is not judged without the facts that it needs. Where the moment of a
@@ -47,6 +48,7 @@ from runcue.sim.promise import (
     part_name,
     rules_of,
 )
+from runcue.sim.slots import Slots
 
 __all__ = ["RULES", "Asked", "Checker", "Limits", "Rules", "Task", "Violation", "rules_of"]
 
@@ -97,6 +99,7 @@ class Checker:
         self._lanes: dict[tuple[str, ...], Lane] = defaultdict(Lane)
         self._seq: int | None = None
         self._now = float("-inf")
+        self.slots = Slots(rules.schedules, self._state)
 
     # what the events do not say ---------------------------------------------------------------------------
 
@@ -142,6 +145,8 @@ class Checker:
             circuit = self._circuit(event.service)
             if circuit is not None:
                 self._turn_circuit(circuit, event.service, CIRCUITS[event.type])
+        elif event.type.startswith("schedule_"):
+            self._found += [Violation("slots", at, text) for text, at in self.slots.hear(event)]
 
     def finish(self, calls: Iterable[Call], counts: Mapping[str, int], ended_at: float) -> list[Violation]:
         """Judge the whole run by its calls and by how many units are in each state; violations in order of time."""
@@ -149,6 +154,7 @@ class Checker:
         self._instant_over()
         self._check_calls(sorted(calls, key=lambda call: call.entered_at))
         self._check_ends(counts)
+        self._found += [Violation("slots", at, text) for text, at in self.slots.finish(self._now)]
         return sorted(self._found, key=lambda one: one.at)
 
     def _say(self, rule: str, text: str, *work_ids: str, at: float | None = None) -> None:
@@ -521,7 +527,7 @@ HEARD: Final = {
 }
 CIRCUITS: Final = {"circuit_opened": "open", "circuit_half_open": "half_open", "circuit_closed": "closed"}
 RULES: Final = ("order", "life", "lost", "result", "overlap", "attempts", "retry", "dependencies", "keys", "circuit",
-                "priority", "starvation", "rate", "concurrency", "amount", "service")  # fmt: skip
+                "priority", "starvation", "rate", "concurrency", "amount", "service", "slots")  # fmt: skip
 
 
 def _may_wait_behind(life: Life, lives: Iterable[Life]) -> bool:

@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -38,9 +39,10 @@ from runcue.sim.limits import (
 )
 from runcue.sim.plain import plain
 from runcue.sim.reading import ALSO, BadConfig
+from runcue.sim.timetable import MIDNIGHT, ScheduleConfig, read_schedules
 
-__all__ = ["BadConfig", "Behaviour", "Config", "Kill", "Latency", "Outage", "RetryConfig", "ServiceConfig",
-           "Step", "Workload", "load", "parse", "with_changes"]  # fmt: skip
+__all__ = ["BadConfig", "Behaviour", "Config", "Kill", "Latency", "Outage", "RetryConfig", "ScheduleConfig",
+           "ServiceConfig", "Step", "Workload", "load", "parse", "with_changes"]  # fmt: skip
 
 LARGEST_FILE = 1024 * 1024
 MOST_UNITS = 10_000_000
@@ -244,6 +246,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     drain: Annotated[float | None, read.optional(read.duration())] = None
     services: Annotated[dict[str, ServiceConfig], _services] = {}
     workload: Annotated[Workload, _workload] = Workload()
+    schedules: Annotated[dict[str, ScheduleConfig], read_schedules] = {}
+    begins: Annotated[str, read.moment] = MIDNIGHT
     retry: Annotated[RetryConfig, _retry] = RetryConfig()
     timeout: Annotated[float | None, read.optional(_time)] = 30.0
     pending_timeout: Annotated[float | None, read.optional(_time)] = None
@@ -253,12 +257,30 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Annotated[int, read.whole(1, 16)] = 1
     kills: Annotated[list[Kill], read.several(read.struct(Kill, "at:, node: and down:"))] = []
 
-    def uses(self) -> dict[str, list[str]]:
-        """The services of each task, in the order of the tasks; by default one task for each service."""
+    def arriving(self) -> dict[str, list[str]]:
+        """The services of each task that arrives, in the order of the tasks; by default one task for each service."""
         given = self.workload.uses
         tasks = self.workload.task_types or list(given) or list(self.services)
         names = list(self.services)
         return {task: given.get(task, [names[place % len(names)]]) for place, task in enumerate(tasks)}
+
+    def uses(self) -> dict[str, list[str]]:
+        """The services of every task: of those that arrive, and of those that only schedules submit."""
+        found = self.arriving()
+        for name, schedule in self.schedules.items():
+            found.setdefault(schedule.task or name, schedule.uses or [next(iter(self.services))])
+        return found
+
+    @property
+    def begins_at(self) -> float:
+        """When it begins, by the clock on the wall."""
+        return datetime.fromisoformat(self.begins).timestamp()
+
+    @property
+    def is_silent(self) -> bool:
+        """True when nothing arrives but what schedules submit."""
+        workload = self.workload
+        return workload.submit_rate is None and workload.count is None and not workload.submit_rates
 
     def patience(self) -> float:
         """How long the run may go on after the last arrival."""
@@ -290,7 +312,7 @@ def parse(value: object, *, name: str) -> Config:
 def _check_together(config: Config) -> None:
     """Refuse values that are right by themselves and do not fit each other."""
     workload = config.workload
-    tasks = config.uses()
+    tasks = config.arriving()
     for task, services in workload.uses.items():
         if task not in tasks:
             raise BadConfig(
@@ -303,8 +325,9 @@ def _check_together(config: Config) -> None:
                     f"workload.uses.{task}", f"a service ({', '.join(known)})", service, names=known
                 )
     _check_limits(config)
-    if workload.submit_rate is None and workload.count is None and not workload.submit_rates:
-        raise BadConfig("workload.submit_rate", "a rate, unless there is a count")
+    _check_schedules(config)
+    if config.is_silent and not config.schedules:
+        raise BadConfig("workload.submit_rate", "a rate, unless there is a count or a schedule")
     steps = [step.rate for step in workload.submit_rates] + [workload.submit_rate or 0.0]
     if workload.count is None and max(steps) * config.duration > MOST_UNITS:
         raise BadConfig(
@@ -334,6 +357,21 @@ def _check_limits(config: Config) -> None:
         if service.per is not None and service.per not in config.workload.keys:
             keys = config.workload.keys
             raise BadConfig(f"services.{key}.per", "a key of workload.keys", service.per, names=keys)
+
+
+def _check_schedules(config: Config) -> None:
+    """Refuse schedules of tasks and services that are not there, and of more units than a simulation may have."""
+    tasks, known = config.arriving(), config.services
+    for name, schedule in config.schedules.items():
+        if schedule.task is not None and schedule.task not in tasks:
+            path = f"schedules.{name}.task"
+            raise BadConfig(path, f"a task that arrives ({', '.join(tasks)})", schedule.task, names=tasks)
+        for service in schedule.uses:
+            if service not in known:
+                path = f"schedules.{name}.uses"
+                raise BadConfig(path, f"a service ({', '.join(known)})", service, names=known)
+    if sum(one.most for one in config.schedules.values()) * config.duration > MOST_UNITS:
+        raise BadConfig("schedules", f"at most {MOST_UNITS:,} units in all")
 
 
 # --- changes -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ import runcue
 from runcue.sim.check import Checker
 from runcue.sim.config import ServiceConfig
 from runcue.sim.promise import Asked, Call, Violation, limits_of
-from runcue.sim.trial import COMMITS, GRID, PER, QUANTITY, Act, Item, Trial
+from runcue.sim.trial import COMMITS, COSTS, GRID, PER, QUANTITY, Act, Item, Trial
 from runcue.testing import VirtualLoop, fail_commit, fill_disk, kill
 
 PATIENCE: Final = 120.0
@@ -82,10 +82,19 @@ class World:
             cue.service(name, **service.options())
         for name, task in self.plan.tasks.items():
             cost = _cost if task.has_cost else None
-            cue.task(name, uses=list(task.uses), retry=task.retry, timeout=task.timeout, cost=cost)(
-                self._handler(node)
-            )
+            handler = self._handler(node)
+            cue.task(name, uses=list(task.uses), retry=task.retry, timeout=task.timeout, cost=cost)(handler)
+            for scheduled, schedule in self.plan.schedules.items():
+                if schedule.task == name:
+                    options = {**schedule.options(), "name": scheduled, "params": self._params(name)}
+                    declare = cue.every if schedule.cron is None else cue.cron
+                    declare(options.pop("every" if schedule.cron is None else "cron"), **options)(handler)
         return node
+
+    def _params(self, task: str) -> dict[str, Any]:
+        """The params of the units that a schedule submits."""
+        kind = self.plan.tasks[task]
+        return {PER: "k0" if kind.accounts else "", "cost": COSTS[1] if kind.has_cost else 0}
 
     def _birth(self, place: int) -> None:
         node = self._nodes[place] = self._open(place)
@@ -305,7 +314,7 @@ class World:
                 self._spawn(self._spoil(self._living(place), act.kind))
             case "clock_forward" | "clock_back":
                 self.faults[act.kind] += 1
-                self._loop.jump_wall(act.seconds)
+                self._jump(act.seconds)
             case "cancel":
                 self._spawn(self._cancel(self._living(place), act))
             case "retry":
@@ -378,9 +387,13 @@ class World:
     async def _drain(self) -> list[runcue.Event]:
         """Cause no more faults, wait until all units have ended, and check everything."""
         self._is_draining = True
-        self._loop.jump_wall(2 * 3600.0)
+        self._jump(2 * 3600.0)
         for name in sorted(self._paused):
-            await self._surely(name)
+            await self._surely(_resuming(name))
+        if self.plan.schedules:
+            await asyncio.sleep(STORE_PAUSE + 1.0)  # until the clock has been looked at
+        for name in self.plan.schedules:
+            await self._surely(_pausing(name))
         with runcue.Reader(self._path) as reader:
             await self._rest(reader)
             counts = {str(state): amount for state, amount in reader.count().items()}
@@ -389,6 +402,8 @@ class World:
         self.works = len(works)
         self._check_works(works)
         for event in events:
+            if event.type == "schedule_fired":
+                self.checker.submitted(self._asked_by(event))
             self.checker(event)
         self.mistakes += self.checker.finish(self.calls, counts, self._now)
         for node in self._nodes:
@@ -397,12 +412,23 @@ class World:
                 kill(node.cue)
         return events
 
-    async def _surely(self, name: str) -> None:
-        """Resume a service or a queue, even if nodes die meanwhile."""
+    def _jump(self, seconds: float) -> None:
+        """Set the clock on the wall."""
+        self._loop.jump_wall(seconds)
+        self.checker.slots.clock_set(self._now, self._loop.wall() - self._now)
+
+    def _asked_by(self, event: runcue.Event) -> Asked:
+        """What a schedule submitted."""
+        params = self._params(self.plan.schedules[event.data["schedule"]].task or "")
+        cost = {QUANTITY: params["cost"]} if params["cost"] else {}
+        return Asked(event.data["unit"], has_time=True, cost=cost, keys={PER: params[PER]})
+
+    async def _surely(self, change: Callable[[runcue.Cue], Awaitable[None]]) -> None:
+        """Change something, even if nodes die meanwhile."""
         while True:
             try:
                 async with asyncio.timeout(1.0):
-                    await self._living(0).cue.resume(name)
+                    await change(self._living(0).cue)
                 return
             except (Dead, TimeoutError, runcue.CueClosed, runcue.StoreError):
                 await asyncio.sleep(GRID)
@@ -427,6 +453,14 @@ class World:
             if work.state == "completed" and work.result != f"{work.id}/{work.attempt}":
                 text = f"unit {work.id} has the result {work.result!r} of another attempt than {work.attempt}"
                 self.mistakes.append(Violation("result", work.completed_at or 0.0, text, (work.id,)))
+
+
+def _resuming(name: str) -> Callable[[runcue.Cue], Awaitable[None]]:
+    return lambda cue: cue.resume(name)
+
+
+def _pausing(schedule: str) -> Callable[[runcue.Cue], Awaitable[None]]:
+    return lambda cue: cue.schedules.pause(schedule)
 
 
 def _cost(work: runcue.Work) -> dict[str, float]:

@@ -46,6 +46,16 @@ PRESSING = 0.1
 """A limit that delays units for this share of the time counts as a bottleneck."""
 
 
+class ScheduleSummary(msgspec.Struct):
+    """What became of the slots of a schedule."""
+
+    fired: int = 0
+    overlap: int = 0
+    """How often it left slots out because its last unit had not ended."""
+    missed: int = 0
+    """How often it left slots out because nothing ran when they came."""
+
+
 class Summary(msgspec.Struct, kw_only=True):
     """All metrics of one run."""
 
@@ -90,6 +100,7 @@ class Summary(msgspec.Struct, kw_only=True):
     out_of_order_starts: int = 0
     """First starts while an older unit of higher priority could have started instead."""
     services: dict[str, ServiceSummary] = {}
+    schedules: dict[str, ScheduleSummary] = {}
     circuits: list[tuple[float, str, str]] = []
     """Each change of a circuit: when, of which service, its new state."""
     errors: dict[str, int] = {}
@@ -147,8 +158,9 @@ class Metrics:
         self._dependents: dict[str, list[str]] = {}
         self._bin = 0
         self._sum = Summary(
-            name=config.name, seed=config.seed, duration=rounded(config.duration), step=self._width
-        )
+            name=config.name, seed=config.seed, duration=rounded(config.duration), step=self._width,
+            schedules={name: ScheduleSummary() for name in config.schedules},
+        )  # fmt: skip
         self._latency, self._wait, self._run = Histogram(), Histogram(), Histogram()
         self._waits: dict[float, Histogram] = {}
         self._latency_here = Histogram()
@@ -177,6 +189,11 @@ class Metrics:
             self._services[event.service].turn(state, at)
             if len(found.circuits) < MOST_TRANSITIONS:
                 found.circuits.append((rounded(at), event.service, state))
+        elif kind == "schedule_fired":
+            found.schedules[event.data["schedule"]].fired += 1
+        elif kind == "schedule_skipped":
+            schedule, reason = found.schedules[event.data["schedule"]], event.data["reason"]
+            setattr(schedule, reason, getattr(schedule, reason) + 1)
 
     def _of_work(self, kind: str, event: runcue.Event, at: float, work_id: str) -> None:
         if kind == "queued":

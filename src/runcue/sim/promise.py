@@ -13,6 +13,7 @@ import msgspec
 from runcue import Retry
 from runcue.sim.config import Config, ServiceConfig
 from runcue.sim.limits import Quantities, Total, windows
+from runcue.sim.timetable import ScheduleConfig
 
 ROUNDING: Final = 1e-6
 """The rounding error of a time that is stored as seconds since 1970."""
@@ -57,6 +58,7 @@ class Rules(msgspec.Struct, frozen=True):
     services: dict[str, Limits] = {}
     tasks: dict[str, Task] = {}
     age_step: float | None = 60.0
+    schedules: dict[str, ScheduleConfig] = {}
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -208,4 +210,4 @@ def rules_of(config: Config) -> Rules:
     services = {name: limits_of(service) for name, service in config.services.items()}
     retry = config.retry.policy()
     tasks = {name: Task(tuple(uses), retry) for name, uses in config.uses().items()}
-    return Rules(services, tasks, config.age_step)
+    return Rules(services, tasks, config.age_step, config.schedules)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -216,6 +217,18 @@ def duration(low: float = 0.0, high: float = LONGEST) -> Reader[float]:
         return seconds
 
     return read
+
+
+def moment(value: object, path: str) -> str:
+    """Read a moment of wall time, such as 2026-11-23T08:00+01:00."""
+    try:
+        found = datetime.fromisoformat(value) if isinstance(value, str) else None
+        if found is not None:
+            parse.moment(found, path)
+            return str(value)
+    except (ValueError, errors.InvalidOption):
+        pass
+    raise BadConfig(path, "a moment with its time zone, such as 2026-11-23T08:00+01:00", value)
 
 
 def flag(value: object, path: str) -> bool:

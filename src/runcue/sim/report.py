@@ -70,6 +70,7 @@ def lines(summary: Summary) -> list[str]:
         ("queue", _queue(summary)),
         ("priorities", _joined(_priorities(summary))),
         *((name, _joined(_service(service))) for name, service in summary.services.items()),
+        *([("schedules", _joined(_schedules(summary)))] if summary.schedules else []),
         *([("crashes", kills)] if summary.kills else []),
         *([("rebuilds", rebuilds)] if summary.rebuilds else []),
         *([("rejected", rejected)] if rejected else []),
@@ -151,6 +152,18 @@ def _service(service: ServiceSummary) -> list[str]:
             if word in service.circuit
         )
         found.append(f"circuit {words}, open {span(service.circuit_open)}")
+    return found
+
+
+def _schedules(summary: Summary) -> list[str]:
+    found = []
+    for name, one in summary.schedules.items():
+        left_out = [
+            f"{count:,} left out ({why})"
+            for why, count in (("overlap", one.overlap), ("missed", one.missed))
+            if count
+        ]
+        found.append(", ".join([f"{name} {one.fired:,}×", *left_out]))
     return found
 
 

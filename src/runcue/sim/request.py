@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shlex
 import sys
 from collections.abc import Callable, Iterable
@@ -170,6 +171,11 @@ def attach(checker: Checker, simulation: Simulation) -> None:
             )
         checker(event)
 
+    def begin(at: float) -> None:
+        checker.slots.clock_set(-math.inf, simulation.ahead)
+        checker.slots.ends_at = at + simulation.config.duration
+
+    hear.begin = begin  # type: ignore[attr-defined]  # what a listener may have
     simulation.listeners.append(hear)
     simulation.deaths.append(checker.died)
 

@@ -72,6 +72,26 @@ def _cascade_failure(duration: float) -> Values:
     }
 
 
+def _nightly() -> Values:
+    # The import takes 20 minutes, more or less: now and then its next slot comes while it runs, and is left out.
+    return {
+        "services": {
+            "api": _api(error_rate=0.01),
+            "warehouse": _service(2, _normal("20m", "8m"), error_rate=0.1),
+        },
+        "workload": {"submit_rate": "12/h", "task_types": ["call"], "uses": {"call": "api"}},
+        "schedules": {
+            "sweep": {"every": "5m", "uses": "api", "jitter": "30s"},
+            "import": {"cron": "*/30 * * * *", "uses": "warehouse"},
+            "nightly": {"cron": "0 3 * * *", "tz": "Europe/Zurich", "uses": "warehouse", "priority": 10},
+            "weekly": {"cron": "@weekly", "tz": "Europe/Zurich", "uses": "warehouse", "overlap": "queue"},
+        },
+        "begins": "2024-01-01T00:00:00+01:00",
+        "timeout": "2h",
+        "age_step": "1h",
+    }
+
+
 def _llm() -> Values:
     # The service accepts a little less than its limits say: it answers 429 now and then, and the adaptive
     # concurrency finds out how many calls at once the service can take.
@@ -144,6 +164,7 @@ SCENARIOS = {
         },
     }),
     "llm": Scenario("requests and tokens a minute; the service accepts less than promised", 600.0, lambda _: _llm()),
+    "nightly": Scenario("a week of schedules on a warehouse with two places", 7 * 86400.0, lambda _: _nightly()),
     "dynamic": Scenario("a checker invalidates artifacts, is_stale has them rebuilt", 600.0, lambda _: {
         "services": {
             "api": _api(error_rate=0.02),

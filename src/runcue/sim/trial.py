@@ -22,6 +22,7 @@ from runcue import Retry
 from runcue.sim.config import BACKOFFS, RetryConfig, ServiceConfig
 from runcue.sim.limits import Adaptive, Total, windows
 from runcue.sim.promise import Rules, Task, fits, limits_of
+from runcue.sim.timetable import MISSED, OVERLAP, ScheduleConfig
 
 FAULTS: Final = ("commit_failed", "commit_unanswered", "disk_full", "crash", "submit_cut", "clock_forward",
                  "clock_back", "slow", "hang", "swallow", "refused", "key_race", "id_race")  # fmt: skip
@@ -44,8 +45,11 @@ MOODS: Final = {
 """What handlers do besides their task, and how often in a world where they do it at all."""
 REFUSED: Final = 0.08
 """How often a service refuses a call, in a world with an adaptive concurrency."""
-METERED, KEYED, GROUPED, ADAPTIVE = 0.25, 0.2, 0.2, 0.2
-"""The share of worlds with a quantity, with keys, with a group of services, with an adaptive concurrency."""
+METERED, KEYED, GROUPED, ADAPTIVE, SCHEDULED = 0.25, 0.2, 0.2, 0.2, 0.25
+"""The share of worlds with a quantity, with keys, with a group of services, with an adaptive concurrency, with
+schedules."""
+LONGER: Final = 24
+"""For how many steps of the grid there are troubles in a world with schedules, whose slots are a second apart."""
 QUANTITY: Final = "tokens"
 COSTS: Final = (0, 2.5, 4, 7.3, 10, 10, 15, 40)
 """What units are expected to use of the quantity."""
@@ -131,6 +135,7 @@ class Trial(msgspec.Struct):
     age_step: float
     poison: str = ""
     """The unit that kills every process that runs it."""
+    schedules: dict[str, ScheduleConfig] = {}
 
     def rules(self) -> Rules:
         """What the checker holds this world to."""
@@ -138,6 +143,7 @@ class Trial(msgspec.Struct):
             {name: limits_of(service) for name, service in self.services.items()},
             {name: Task(kind.uses, kind.retry) for name, kind in self.tasks.items()},
             self.age_step,
+            self.schedules,
         )
 
     def mood(self, work_id: str, task: str, attempt: int) -> Mood:
@@ -187,7 +193,9 @@ def draw(seed: int) -> Trial:
         moods["refused"] = REFUSED
     nodes = random.choices((2, 3, 4), (84, 12, 4))[0]
     works = random.choices((50, 60, 100), (92, 6, 2))[0]
-    acts = _Acts(seed, nodes, tasks, services).draw(works)
+    schedules = _schedules(Random(f"{seed}/every"), list(tasks))
+    drawing = _Acts(seed, nodes, tasks, services)
+    acts = drawing.draw(works, Random(f"{seed}/later") if schedules else None)
     return Trial(
         seed,
         nodes,
@@ -198,6 +206,7 @@ def draw(seed: int) -> Trial:
         down=[random.choice((0.25, 0.25, 0.5, 1.0)) for _ in range(8)],
         age_step=random.choice((0.25, 0.5, 2.0)),
         poison=f"w{random.randrange(works)}" if random.random() < 0.15 else "",
+        schedules=schedules,
     )
 
 
@@ -292,6 +301,27 @@ def _adapt(random: Random, services: dict[str, ServiceConfig], tasks: dict[str, 
     return True
 
 
+def _schedules(random: Random, tasks: list[str]) -> dict[str, ScheduleConfig]:
+    """Perhaps have some schedules, of the tasks that there are."""
+    if random.random() >= SCHEDULED:
+        return {}
+    found = {}
+    for place in range(random.randint(1, 3)):
+        missed = random.choice(MISSED)
+        every = random.choice((1.0, 1.0, 1.5, None))
+        # A clock that jumps by an hour makes slots that all count: there may not be one in every second of it.
+        cron = random.choice(("* * * * * *", "*/2 * * * * *")) if missed != "all" else "*/10 * * * *"
+        found[f"every{place}" if every else f"cron{place}"] = ScheduleConfig(
+            every=every,
+            cron=None if every else cron,
+            overlap=random.choice(OVERLAP),
+            missed=missed,
+            jitter=random.choice((0.0, 0.0, 0.5)),
+            task=random.choice(tasks),
+        )
+    return found
+
+
 def _used(services: dict[str, ServiceConfig], tasks: dict[str, Kind]) -> list[str]:
     """The services that some task uses."""
     uses = {use for kind in tasks.values() for use in kind.uses}
@@ -316,8 +346,8 @@ class _Acts:
         self._hopeful: set[str] = set()
         """Units that depend on later ones: nothing depends on them, so that there is no cycle."""
 
-    def draw(self, works: int) -> list[Act]:
-        """Draw so many units and everything else that happens, in order of time."""
+    def draw(self, works: int, later: Random | None) -> list[Act]:
+        """Draw so many units and all else that happens, in order of time; more of it later on, if asked for."""
         random = self._random
         step = 0
         while works > 0:
@@ -328,6 +358,12 @@ class _Acts:
         self._races(Random(f"{self._seed}/races"))
         self._troubles(Random(f"{self._seed}/troubles"))
         self._operate(Random(f"{self._seed}/operators"))
+        if later is not None:
+            for _ in range(later.randint(2, 5)):
+                kind = later.choice(("crash", "crash", *COMMITS, "clock_forward", "clock_back"))
+                seconds = later.choice((0.5, 1.5, 3600.0)) * (1 if kind == "clock_forward" else -1)
+                at, node = later.randint(BUSY, LONGER) * GRID, later.randrange(self._nodes)
+                self._acts.append(Act(at, kind, node, seconds=seconds))
         return sorted(self._acts, key=lambda act: act.at)
 
     def _item(self) -> Item:

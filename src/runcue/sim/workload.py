@@ -54,7 +54,9 @@ def arrivals(config: Config, until: float | None = None) -> Iterator[Arrival]:
     times, kinds, urgencies = (
         Random(f"{config.seed}/{stream}") for stream in ("arrivals", "patterns", "priorities")
     )
-    tasks = list(config.uses())
+    if config.is_silent:
+        return
+    tasks = list(config.arriving())
     prices = Prices(config)
     weights = workload.pattern_weights or dict.fromkeys(MIXED, 1.0)
     levels = list(workload.priorities) or [0.0]

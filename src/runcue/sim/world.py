@@ -33,8 +33,8 @@ from runcue.sim.child import end, spawn
 from runcue.sim.config import Config
 from runcue.sim.mocks import RETURNED, MockService, clock_of, draw
 from runcue.sim.promise import Call
-from runcue.sim.workload import Arrival, Submission, arrivals, exact
-from runcue.testing import kill, run, watch
+from runcue.sim.workload import Arrival, Prices, Submission, arrivals, exact
+from runcue.testing import VirtualLoop, kill, run, watch
 
 Listener = Callable[[runcue.Event], None]
 
@@ -44,7 +44,7 @@ ECHO = 1.0
 """Seconds that the last events of other nodes may take to arrive."""
 CHUNK = 500
 LONGEST_NAP = 5.0
-"""The most seconds of events that are handed out together."""
+"""The most seconds of events that are handed out together, unless there are days of them."""
 EXTENDED = frozenset({"queued", "started", "completed", "failed"})
 SAME = 0.1
 """Seconds within which a refusal follows the start that it belongs to."""
@@ -114,6 +114,10 @@ class Simulation:
         self._refusals: dict[str, list[float]] = {}
         """When calls of each unit were refused, until an event reports it."""
         self._charged: dict[str, dict[str, float]] = {}
+        self._scheduled: dict[str, Submission] = {}
+        """What each schedule submits, but for the id."""
+        self.ahead = 0.0
+        """By how many seconds the clock on the wall is ahead of queue time."""
         self._documents: list[list[Submission]] = []
 
     # what others may read and change ---------------------------------------------------------------------
@@ -171,7 +175,10 @@ class Simulation:
         reader = asyncio.create_task(self._read(), name="sim reader")
         others = [asyncio.create_task(work, name="sim hand") for work in self._hands()]
         try:
+            await self._plan_ahead()
             await self._feed(arrivals(config, math.inf) if self._arrivals is None else self._arrivals)
+            if config.schedules and self.now < config.duration:
+                await asyncio.sleep(config.duration - self.now)
             ended_at = await self._drain()
             counts = {state.value: amount for state, amount in (await self.cue.count()).items()}
         finally:
@@ -191,8 +198,11 @@ class Simulation:
         return replace(self.outcome, ended_at=self._now(), refused=refused, is_whole=False)
 
     def _begin(self) -> None:
-        config = self.config
-        self._now = clock_of(asyncio.get_running_loop())
+        config, loop = self.config, asyncio.get_running_loop()
+        self._now = clock_of(loop)
+        if config.schedules and isinstance(loop, VirtualLoop):
+            loop.jump_wall(config.begins_at - loop.wall())
+            self.ahead = loop.wall() - loop.now()
         self.outcome.began_at = self._now()
         for listener in self.listeners:
             begin: Callable[[float], None] | None = getattr(listener, "begin", None)
@@ -273,8 +283,8 @@ class Simulation:
             handler = self._handler(uses, node)
             cue.task(task, uses=uses, retry=config.retry.policy(), timeout=config.timeout, cost=cost)(handler)
         if config.workload.linked_by == "is_ready":
-            cue.is_ready(lambda work: all(need in self._artifacts for need in work.params["needs"]))
-            cue.is_stale(lambda work: work.params["makes"] not in self._artifacts)
+            cue.is_ready(lambda work: all(need in self._artifacts for need in work.params.get("needs", ())))
+            cue.is_stale(lambda work: work.params.get("makes") not in self._artifacts)
         return cue
 
     def _handler(self, uses: list[str], node: int) -> Callable[[Any], Coroutine[Any, Any, None]]:
@@ -319,7 +329,7 @@ class Simulation:
 
     async def _read(self) -> None:
         """Hand out the events, some at a time: to be woken for each one would cost more than the engine does."""
-        nap = min(LONGEST_NAP, self.config.duration / 2000)
+        nap = min(max(LONGEST_NAP, self.config.duration / 20_000), self.config.duration / 2000)
         while self.config.store == "memory":
             await self._nap(nap)
             self.hand_out(self._now() - nap)
@@ -337,6 +347,8 @@ class Simulation:
         self.outcome.events += 1
         if event.type in EXTENDED:
             event = self._extended(event)
+        elif event.type == "schedule_fired":
+            self._fired(event)
         elif event.type == "gap":
             self.outcome.missed += event.missed
         for listener in self.listeners:
@@ -375,6 +387,23 @@ class Simulation:
         elif work_id in self._charged:
             more = {"charged": self._charged.pop(work_id)}
         return replace(event, data={**event.data, **more}) if more else event
+
+    async def _plan_ahead(self) -> None:
+        """Add the schedules. They end with the arrivals."""
+        until = self._now() + self.ahead + self.config.duration
+        prices = Prices(self.config)
+        for name, schedule in self.config.schedules.items():
+            task = schedule.task or name
+            work = prices(Submission(id=name, task=task, priority=schedule.priority))
+            options = {key: value for key, value in self._options(work).items() if key not in {"id", "task"}}
+            await self.cue.schedule(name, task, **schedule.options(), until=until, **options)
+            self._scheduled[name] = work
+
+    def _fired(self, event: runcue.Event) -> None:
+        """Note what a schedule has submitted: the unit's own event comes next."""
+        work_id = str(event.data["unit"])
+        self._announced[work_id] = replace(self._scheduled[str(event.data["schedule"])], id=work_id)
+        self.outcome.submitted += 1
 
     async def _feed(self, groups: Iterable[Arrival]) -> None:
         """Submit each group when its time has come; a pause or another rate moves all that follow."""

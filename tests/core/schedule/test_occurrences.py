@@ -194,11 +194,21 @@ def test_the_latest_of_the_missed_slots_is_submitted() -> None:
         {
             "schedule": "s",
             "slot": "1970-01-01T00:17:40Z",
-            "until": "1970-01-01T00:17:40Z",
+            "until": "1970-01-01T00:31:40Z",
             "reason": "missed",
         }
     ]
     assert stored(at).slot == START + 1020
+
+
+def test_the_event_of_a_schedule_comes_before_that_of_its_unit() -> None:
+    at = bench(every=60.0)
+    at.after(60)
+    [fired, queued] = [draft_of(one) for one in at.plan.events][:2]
+    assert (fired.type, queued.type) == ("schedule_fired", "queued")
+    assert fired.data is not None
+    assert queued.record is not None
+    assert fired.data["unit"] == queued.record.id
 
 
 def test_all_missed_slots_are_submitted_in_bounded_turns() -> None:
@@ -623,3 +633,52 @@ def test_a_moment_that_no_schedule_waits_for_any_more_is_passed_over() -> None:
 def test_who_decides_about_no_schedules_has_an_empty_calendar() -> None:
     assert NO_CALENDAR.after("@daily", "UTC", 5.0) is None
     assert NO_CALENDAR.latest("@daily", "UTC", 5.0, 9.0) == 5.0
+
+
+# --- Schedules from outside -------------------------------------------------------------------------------
+
+
+def wrong(**timing: Any) -> Schedule:
+    """A schedule whose slots nobody can find, by somebody who could not be told."""
+    return replace(schedule(**(timing or {"cron": "61 * * * *"})), is_settled=False, problem="no such minute")
+
+
+def test_what_is_wrong_with_a_schedule_is_kept_and_told() -> None:
+    at = Bench()
+    assert at.reply(PutSchedule(wrong())) is None
+    assert [one["change"] for one in told(at.plan, "schedule_changed")] == ["added", "held back"]
+    assert (stored(at).problem, stored(at).due) == ("no such minute", None)
+    at.after(DAY)
+    at.wall -= 365 * DAY  # a clock that was wrong does not make it right
+    at.after(DAY)
+    assert stored(at).problem == "no such minute"
+    assert units(at) == []
+
+
+def test_a_schedule_that_is_mended_begins_then_and_one_that_is_broken_stops() -> None:
+    at = Bench()
+    at.reply(PutSchedule(wrong()))
+    at.reply(PutSchedule(schedule(every=60.0)))
+    assert (stored(at).problem, stored(at).slot) == (None, at.now + 60)
+    at.reply(PutSchedule(wrong(every=60.0)))
+    assert (stored(at).problem, stored(at).slot) == ("no such minute", None)
+    at.reply(PutSchedule(schedule(every=60.0)))
+    assert stored(at).slot == at.now + 60
+
+
+def test_a_process_that_knows_its_task_does_not_make_a_wrong_schedule_right() -> None:
+    shared, one, _ = two()
+    one.turn(PutSchedule(wrong()))
+    Process(shared, "three", rules={"task": Rule(Retry()), "other": Rule(Retry())}).after(100)
+    assert shared.schedules["s"].problem == "no such minute"
+
+
+def test_a_refusal_that_nobody_waits_for_is_told_by_an_event() -> None:
+    at = Bench()
+    at.turn(DeclareSchedules([schedule(every=60.0, source="app")]))
+    at.turn(PutSchedule(replace(schedule(every=5.0), is_settled=False)))
+    [said] = told(at.plan, "schedule_changed")
+    assert said["change"] == "refused"
+    assert "is declared by app" in said["reason"]
+    at.turn(PutSchedule(schedule(every=5.0)))
+    assert told(at.plan, "schedule_changed") == []

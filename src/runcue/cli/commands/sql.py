@@ -55,7 +55,7 @@ def dump(name: str, after: int) -> None:
     help="Also submit in transactions of the role's own (connection=), and by a Client.",
 )
 def grant(place: File, role: str, tables: bool) -> None:
-    """Let a role call the functions submit, cancel and retry of a queue. Only its owner can grant that."""
+    """Let a role call the functions of a queue, submit and the others. Only its owner can grant that."""
     from runcue import Client
 
     if not place.is_server:

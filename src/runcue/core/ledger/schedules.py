@@ -55,7 +55,8 @@ class Schedules:
 
     def tasks_came(self, tasks: Container[str]) -> None:
         """Let schedules go on that were held back because nobody had their task."""
-        for one in [one for one in self._by_name.values() if one.problem is not None]:
+        held_back = [one for one in self._by_name.values() if one.problem is not None and not one.is_wrong]
+        for one in held_back:
             if one.spec.task in tasks:
                 self.put(replace(one, problem=None))
 

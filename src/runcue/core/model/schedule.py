@@ -111,6 +111,11 @@ class Schedule(msgspec.Struct, frozen=True):
         return self.due is not None and not self.is_paused and self.problem is None
 
     @property
+    def is_wrong(self) -> bool:
+        """True when its slots cannot be found: whoever added it could not be told."""
+        return self.problem is not None and self.slot is None
+
+    @property
     def by_wall(self) -> bool:
         """True when its slots are moments of wall time."""
         return self.timing.cron is not None

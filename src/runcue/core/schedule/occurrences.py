@@ -73,7 +73,7 @@ def submit_due(ledger: Ledger) -> None:
         if schedule.spec.task not in ledger.lanes.rules:
             problem = UNKNOWN_TASK.format(schedule.spec.task)
             ledger.schedules.put(replace(schedule, problem=problem))
-            ledger.turn.emit("schedule_changed", schedule=schedule.name, change="held back", reason=problem)
+            _tell_problem(ledger, schedule.name, problem)
             continue
         slots, missed, following = _due_slots(ledger, schedule)
         if missed:
@@ -98,7 +98,7 @@ def _due_slots(ledger: Ledger, schedule: Schedule) -> tuple[list[float], list[fl
             due.append(following)
         return due, [], following
     latest = _latest(ledger, schedule, slot, now)
-    missed = [] if latest == slot else [slot]
+    missed = [] if latest == slot else [slot, _latest(ledger, schedule, slot, latest - 1e-3)]
     if schedule.missed == "none" and now - latest - _lag(ledger, schedule, latest) > LATE:
         missed = list(dict.fromkeys((slot, latest)))
         return [], missed, _following(ledger, schedule, latest)
@@ -171,10 +171,10 @@ def _accept(ledger: Ledger, schedule: Schedule, spec: Spec, slot: float | None) 
     extras = spec.extras or Extras()
     tags = (*(tag for tag in extras.tags if tag[0] != TAG), (TAG, schedule.name))
     spec = replace(spec, on_failed="return", extras=replace(extras, tags=tuple(sorted(tags))))
-    submit = Submit([spec], is_plain=False, has_cost=bool(spec.cost))
-    admission.take_submission(ledger, Submission(submit, schedule.is_settled))
     moment = None if slot is None else text_of(slot)
     ledger.turn.emit("schedule_fired", schedule=schedule.name, unit=spec.id, slot=moment)
+    submit = Submit([spec], is_plain=False, has_cost=bool(spec.cost))
+    admission.take_submission(ledger, Submission(submit, schedule.is_settled))
     return replace(schedule, last_at=ledger.turn.now, last_id=spec.id, runs=schedule.runs + 1)
 
 
@@ -186,6 +186,8 @@ def _skip(ledger: Ledger, name: str, slots: list[float], reason: str) -> None:
 def _follow_clock(ledger: Ledger) -> None:
     """Have schedules of wall time go on from the present whose slots were chosen while the clock was wrong."""
     for schedule in ledger.schedules.chosen_after(ledger.turn.wall + FAR):
+        if schedule.is_wrong:
+            continue
         following = _first_slot(ledger, schedule) if schedule.by_wall else schedule.slot
         ledger.schedules.put(_waiting_for(ledger, schedule, following))
 
@@ -195,7 +197,11 @@ def _follow_clock(ledger: Ledger) -> None:
 
 def put(ledger: Ledger, item: PutSchedule) -> ScheduleConflict | None:
     """Add a schedule, or change the one of that name."""
-    return _put(ledger, item.schedule)
+    refusal = _put(ledger, item.schedule)
+    # One from outside is not settled, and nobody waits for the answer.
+    if refusal is not None and not item.schedule.is_settled:
+        _refused(ledger, refusal)
+    return refusal
 
 
 def declare(ledger: Ledger, item: DeclareSchedules) -> None:
@@ -203,9 +209,7 @@ def declare(ledger: Ledger, item: DeclareSchedules) -> None:
     for schedule in item.schedules:
         refusal = _put(ledger, schedule)
         if refusal is not None:
-            ledger.turn.emit(
-                "schedule_changed", schedule=schedule.name, change="refused", reason=str(refusal)
-            )
+            _refused(ledger, refusal)
     for schedule in ledger.schedules.all() if item.modules else ():
         names = None if schedule.source is None else item.modules.get(schedule.source)
         if names is not None and schedule.name not in names:
@@ -216,14 +220,30 @@ def _put(ledger: Ledger, given: Schedule) -> ScheduleConflict | None:
     """Add a schedule, or change the one of that name: then it keeps its next slot, if its timing stays the same."""
     known = ledger.schedules.find(given.name)
     if known is None:
-        fresh = replace(given, declared_at=ledger.turn.now)
-        ledger.schedules.put(_waiting_for(ledger, fresh, _first_slot(ledger, fresh)))
+        _begin(ledger, given)
         ledger.turn.emit("schedule_changed", schedule=given.name, change="added", when=str(given.timing))
     elif _is_taken(ledger, known, given):
         return ScheduleConflict(given.name, known.source, known.spec.task)
     else:
         _change(ledger, known, given)
+    if given.problem is not None:
+        _tell_problem(ledger, given.name, given.problem)
     return None
+
+
+def _begin(ledger: Ledger, schedule: Schedule) -> None:
+    """Have a schedule wait for its first slot, unless there is something wrong with it."""
+    fresh = replace(schedule, declared_at=ledger.turn.now, slot=None)
+    slot = None if fresh.is_wrong else _first_slot(ledger, fresh)
+    ledger.schedules.put(_waiting_for(ledger, fresh, slot))
+
+
+def _refused(ledger: Ledger, refusal: ScheduleConflict) -> None:
+    ledger.turn.emit("schedule_changed", schedule=refusal.name, change="refused", reason=str(refusal))
+
+
+def _tell_problem(ledger: Ledger, name: str, problem: str) -> None:
+    ledger.turn.emit("schedule_changed", schedule=name, change="held back", reason=problem)
 
 
 def _is_taken(ledger: Ledger, known: Schedule, given: Schedule) -> bool:
@@ -247,14 +267,14 @@ def _change(ledger: Ledger, known: Schedule, given: Schedule) -> None:
         overlap=given.overlap,
         missed=given.missed,
         source=given.source,
-        problem=None,
+        problem=given.problem,
     )
     if changed == known:
         return
-    if known.timing != given.timing:
-        changed = replace(changed, declared_at=ledger.turn.now)
-        changed = _waiting_for(ledger, changed, _first_slot(ledger, changed))
-    ledger.schedules.put(changed)
+    if known.timing != given.timing or known.is_wrong or given.problem is not None:
+        _begin(ledger, changed)
+    else:
+        ledger.schedules.put(changed)
     ledger.turn.emit("schedule_changed", schedule=known.name, change="changed", when=str(given.timing))
 
 

@@ -17,7 +17,7 @@ from psycopg import errors
 
 from runcue.errors import SchemaTooNew, StorageCorrupt, StoreError
 from runcue.stores.postgres.address import Address
-from runcue.stores.postgres.functions import FUNCTIONS
+from runcue.stores.postgres.functions import FUNCTIONS, SCHEDULES
 from runcue.stores.postgres.link import STANDSTILL, Link, Sending
 
 OLDEST_SERVER: Final = 130000
@@ -285,6 +285,7 @@ MIGRATIONS: Final[tuple[str, ...]] = (
     """
     CREATE TABLE schedules (name text COLLATE "C" PRIMARY KEY, body text NOT NULL) WITH (fillfactor = 50);
     """,
+    SCHEDULES,
 )
 
 VERSION: Final = len(MIGRATIONS)

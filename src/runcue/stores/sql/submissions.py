@@ -1,12 +1,13 @@
 """What was submitted from outside: rows that anybody may insert, without a turn and in a transaction of their own.
 
 Rules:
-- A row is a unit to submit, or a unit to cancel or retry. Its JSON names what it says, so that any language can write
-  it; what it does not name is as usual.
+- A row is a unit to submit, one to cancel or retry, or a schedule to add or delete. Its JSON names what it says, so
+  that any language can write it; what it does not name is as usual.
 - A turn takes the rows that it sees, in the order of their numbers, and deletes them in its own transaction. The
   highest number is never remembered: rows appear in the order of their commits.
-- A row that says something wrong of a unit makes that unit fail, so that it is seen. A row of a kind that this
-  release does not know, or without any sense, stays where it is, for one that can read it.
+- A row that says something wrong of a unit makes that unit fail, so that it is seen; what is wrong with a schedule is
+  its problem. A row of a kind that this release does not know, or without any sense, stays where it is, for one that
+  can read it.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ import msgspec
 from runcue.core.model import parse
 from runcue.core.model.record import Record, Spec
 from runcue.core.model.retry import retry_of_work
-from runcue.core.schedule.plan import Cancel, Item, Post, Revive, Submission, Submit
+from runcue.core.schedule.plan import Cancel, Item, Post, PutSchedule, Revive, Submission, Submit, Unschedule
 from runcue.errors import RuncueError, SubmitError, quoted
 from runcue.stores.sql import codec, statements
 from runcue.stores.sql.connection import rows_of
 from runcue.stores.sql.session import Session
+from runcue.stores.sql.unsettled import schedule_of
 
 logger = logging.getLogger("runcue")
 
 MOST: Final = 500
 MOST_SIGNS: Final = 8_000_000
 """How many rows a turn takes, and how much text: the rest waits for the next turn."""
-SUBMIT, CANCEL, RETRY = "submit", "cancel", "retry"
+SUBMIT, CANCEL, RETRY, SCHEDULE, UNSCHEDULE = "submit", "cancel", "retry", "schedule", "unschedule"
 """The kinds of rows."""
 
 
@@ -174,6 +176,10 @@ class Submissions:
         try:
             if kind == SUBMIT:
                 return _submission(number, at, id, text)
+            if kind == SCHEDULE:
+                return PutSchedule(schedule_of(id, text))
+            if kind == UNSCHEDULE:
+                return Unschedule(id)
             change = _decode_change(text)
             if kind in {CANCEL, RETRY}:
                 return Cancel(id, change.cascade) if kind == CANCEL else Revive(id, change.cascade)
