@@ -68,7 +68,7 @@ SYNC = {"submit", "get", "edit", "cancel", "wait", "result", "group"}
 READER = {
     "get", "list", "dead", "count", "jobs", "job_counts", "explain", "explain_many", "output", "events", "services",
     "workers", "paused", "config", "now", "health", "close", "dependents", "last_event", "tally", "group",
-    "groups",
+    "groups", "schedules",
 }  # fmt: skip
 
 

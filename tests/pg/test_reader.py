@@ -90,6 +90,7 @@ async def filled(where: str | Path, **options: Any) -> runcue.Cue:
     await cue.submit_many({"task": "call", "id": f"p{n}", "priority": n / 2} for n in range(3))
     await cue.submit("note", id="after", depends_on=["p0"], queue="night", retry=4)
     await cue.pause("night")
+    await cue.schedule("nightly", "note", cron="0 3 * * *", tz="Europe/Zurich")
     await cue.set_config({"motto": "more \0 haste"})
     return cue
 
@@ -116,6 +117,8 @@ def tells_what_a_cue_tells(url: str) -> None:
             assert reader.tally() == await cue.tally()
             assert reader.dependents("p0") == await cue.dependents("p0")
             assert reader.paused() == await cue.paused() == ["night"]
+            assert reader.schedules() == await cue.schedules()
+            assert [one.name for one in reader.schedules()] == ["nightly"]
             assert reader.config() == await cue.get_config() == {"motto": "more \0 haste"}
             assert reader.last_event() == await cue.last_event()
             kept = [event async for event in _told(cue, reader.last_event())]

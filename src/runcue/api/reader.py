@@ -22,6 +22,7 @@ from runcue.api.places import snapshots_at
 from runcue.core.model import parse
 from runcue.core.model.record import Record, Work, WorkState, view
 from runcue.core.model.retry import Retry
+from runcue.core.model.schedule import ScheduleInfo, shown
 from runcue.core.model.settings import Rule, Settings
 from runcue.core.model.state import Limits, Worker, is_pattern
 from runcue.core.schedule.line import index_key_parts
@@ -305,6 +306,10 @@ class Reader:
             return shown
 
         return self._read(look)
+
+    def schedules(self) -> builtins.list[ScheduleInfo]:
+        """All schedules of the queue, by name, with their next and last units."""
+        return [shown(one) for one in self._read(lambda tables: tables.schedules())]
 
     def paused(self) -> builtins.list[str]:
         """The queues that are paused."""

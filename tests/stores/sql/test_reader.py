@@ -323,6 +323,31 @@ def test_works_of_one_task_that_use_different_services_are_explained_each_by_its
 # --- What is kept beside the work -----------------------------------------------------------------
 
 
+def test_schedules_are_shown_with_what_they_did(path: Path) -> None:
+    used(path)
+
+    async def look(cue: Cue, reader: Reader) -> None:
+        assert reader.schedules() == []
+        await cue.schedule("nightly", "note", cron="0 3 * * *", tz="Europe/Zurich", params={"page": 1})
+        await cue.schedule("beat", "note", every="5m", overlap="queue")
+        await cue.schedules.pause("beat")
+        latest = await cue.run_now("nightly")
+        beat, nightly = reader.schedules()
+        assert [beat, nightly] == await cue.schedules()
+        assert (beat.name, beat.when, beat.paused, beat.next_at, beat.runs) == (
+            "beat",
+            "every 5m",
+            True,
+            None,
+            0,
+        )
+        assert (nightly.when, nightly.params) == ("0 3 * * * Europe/Zurich", {"page": 1})
+        assert (nightly.last_id, nightly.runs) == (latest, 1)
+        assert [work.id for work in reader.list(tags={"schedule": "nightly"})] == [latest]
+
+    run(together(path, look))
+
+
 def test_held_back_queues_and_kept_texts_are_shown(path: Path) -> None:
     used(path)
 
@@ -597,7 +622,7 @@ def everything(reader: Reader) -> list[Any]:
     return [reader.count(), reader.list(), reader.get("good"), reader.dead(), list(reader.events()),
             reader.services(), reader.workers(), reader.explain("p0"), reader.explain_many(["p0", "good"]),
             reader.jobs(), reader.job_counts(), reader.paused(), reader.config(), reader.health(),
-            reader.output("good"), reader.now() > 0]  # fmt: skip
+            reader.schedules(), reader.output("good"), reader.now() > 0]  # fmt: skip
 
 
 def test_nothing_is_created_or_changed_while_nobody_is_there(path: Path) -> None:
