@@ -17,27 +17,36 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from runcue.cli.completion import any_job, queue, service
+from runcue.cli.completion import any_job
 from runcue.cli.failure import BAD_INPUT, STORAGE, Failure, bad_input, conflict, not_found
-from runcue.cli.fields import LocalTime, check, said
-from runcue.cli.groups import Verb
+from runcue.cli.fields import LocalTime, said
 from runcue.cli.home import Home
-from runcue.cli.jobs import Job, ask, make_job, options_of, parse_job, was_ended
+from runcue.cli.jobs import ask, make_job, options_of, parse_job, was_ended
 from runcue.cli.lookup import no_job
+from runcue.cli.new_job import (
+    ARGV,
+    Commanding,
+    Numbered,
+    at_line,
+    check_folders,
+    check_services,
+    place_options,
+    run_options,
+    say_if_alone,
+    say_local,
+    typed_fields,
+    utf8,
+)
 from runcue.cli.place import migrated
-from runcue.cli.reasons import Crew
 from runcue.cli.screen import (
     counted,
     flush,
-    is_terminal,
     listed,
-    note,
     progress,
     quoted,
     say,
     shown,
     span,
-    typed_with,
     warn,
 )
 from runcue.host.address import is_address, plain
@@ -54,25 +63,13 @@ TOLD_EVERY = 2_000
 """Lines between two signs of progress."""
 LONGEST_ADVICE = 200
 """Characters of a command that advice repeats at most."""
-ARGV = "runcue.cli.argv"
 STDIN = "-"
-
-Numbered = tuple[int, Job]
-"""The number of a line, 0 where there are no lines, and its job."""
 
 _item = re.compile(r"items\[([0-9]+)\]: ").match
 
 
-class Enqueue(Verb):
-    """A verb that takes everything after `--` as a command line."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse what stands before `--` as options."""
-        if "--" in args:
-            at = args.index("--")
-            ctx.meta[ARGV] = args[at + 1 :]
-            args = args[:at]
-        return super().parse_args(ctx, args)
+class Enqueue(Commanding):
+    """The verb, which is given jobs in many ways."""
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """The usage line: all ways to give what is to be run."""
@@ -94,15 +91,10 @@ class Enqueue(Verb):
 @click.option("--id", "id", metavar="ID", help="The job's id.  [default: a new one]")
 @click.option("--command", metavar="TEXT", help="A shell command to run, by /bin/sh.")
 @click.option("--file", "file", metavar="PATH", help="Read jobs from a file of JSON lines; - is stdin.")
-@click.option("--priority", type=int, metavar="N", help="Higher runs first.  [default: 0]")
-@click.option("--max-retries", type=int, metavar="N", help="How many attempts it has in all.")
-@click.option("--timeout", metavar="TIME", help="How long it may run: 90, 90s, 5m, 2h, or none.")
+@run_options
 @click.option("--delay", metavar="TIME", help="Start only after this time has passed: 90, 90s, 5m, 2h, 7d.")
 @click.option(
     "--run-at", metavar="WHEN", help="Start no earlier than this: 2030-01-31T18:00:00Z, or epoch seconds."
-)
-@click.option(
-    "--queue", metavar="NAME", shell_complete=queue, help="The queue it waits in.  [default: default]"
 )
 @click.option(
     "--after",
@@ -112,15 +104,7 @@ class Enqueue(Verb):
     help="Start only after that job has completed. Repeatable.",
 )
 @click.option("--key", metavar="KEY", help="Enqueue only once for this key, however often this is run.")
-@click.option(
-    "--uses",
-    multiple=True,
-    metavar="SERVICE",
-    shell_complete=service,
-    help="Keep to that service's limits. Repeatable.",
-)
-@click.option("--cwd", metavar="DIR", help="The folder it runs in.  [default: this one]")
-@click.option("--env", multiple=True, metavar="K=V", help="Set an environment variable. Repeatable.")
+@place_options
 @click.option("-q", "--quiet", is_flag=True, help="Print the id alone, or one id on each line.")
 @click.pass_context
 def command(
@@ -131,9 +115,9 @@ def command(
     Without a command, JSON or --file, lines of JSON are read from a pipe.
     """
     began = time.monotonic()
-    given = _given(flags, context.meta.get(ARGV))
-    jobs = _jobs(_utf8(words), file, given)
-    _say_local([job.run_at for _, job in jobs if isinstance(job.run_at, LocalTime)])
+    fields = typed_fields(flags, context.meta.get(ARGV), "queuectl enqueue -- sleep 2")
+    jobs = _jobs(utf8(words), file, fields)
+    say_local("run_at", [job.run_at for _, job in jobs if isinstance(job.run_at, LocalTime)])
     home: Home = context.obj
     for _, job in jobs:
         if job.key is not None and job.id is None:
@@ -153,11 +137,8 @@ def command(
     except OSError as error:
         text = f"Enqueued {listed(ids)}, but that could not be printed: {error.strerror}."
         raise Failure(text, STORAGE) from error
-    if not quiet and is_terminal():
-        with home.reader() as reader:
-            crew = Crew(reader.workers())
-        if not all(map(crew.serves, {job.queue for _, job in jobs})):
-            note("No worker is running for that. Start one: queuectl worker start")
+    if not quiet:
+        say_if_alone(home, {job.queue for _, job in jobs})
 
 
 def _new_id() -> str:
@@ -187,52 +168,6 @@ def _tell(jobs: Sequence[Numbered], ids: Sequence[str], there: set[str], spent: 
 
 
 # reading --------------------------------------------------------------------------------------------------
-
-
-def _given(flags: dict[str, Any], argv: list[str] | None) -> dict[str, Any]:
-    """The fields of a job that its flags give, checked."""
-    found = {name: _utf8(value) for name, value in flags.items() if value not in (None, ())}
-    if "env" in found:
-        found["env"] = _variables(found["env"])
-    if argv is not None:
-        if not argv:
-            raise bad_input("A program is missing after --, as in: queuectl enqueue -- sleep 2")
-        found["argv"] = _utf8(argv)
-    return {name: check(name, value) for name, value in found.items()}
-
-
-def _utf8(value: Any) -> Any:
-    """The typed text, decoded as UTF-8 where the locale could not decode it."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_utf8, value))
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return os.fsencode(value).decode("utf-8", "surrogateescape")
-    return value
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign:
-        raise bad_input(f"--env {said(name)} has no value: write NAME=VALUE.")
-    return name, value
-
-
-def _variables(texts: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in map(_pair, texts):
-        if found.setdefault(name, value) != value:  # values may be secrets: they are not shown
-            raise bad_input(f"--env {said(name)} is given twice with different values. Give it once.")
-    return found
-
-
-def _say_local(times: Sequence[float]) -> None:
-    if times:
-        more = f" ({len(times) - 1:,} more like that)" if len(times) > 1 else ""
-        local = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(times[0]))
-        note(f"run_at names no time zone: taken as local time, {local}{more}")
 
 
 def _jobs(words: tuple[str, ...], file: str | None, given: dict[str, Any]) -> list[Numbered]:
@@ -336,9 +271,9 @@ async def _accepted(home: Home, cue: Cue, settings: Settings, jobs: Sequence[Num
     """Store all these jobs in one commit; returns their ids."""
     from runcue import ConfigError, DependencyCycle, DuplicateWork, SubmitError
 
-    await _check_services(cue, jobs)
+    await check_services(cue, jobs)
     await _check_after(home, cue, jobs)
-    _check_folders(jobs)
+    check_folders(jobs)
     is_long = len(jobs) >= TOLD_EVERY
     if is_long:
         progress(f"Storing {len(jobs):,} jobs …")
@@ -366,19 +301,6 @@ async def _accepted(home: Home, cue: Cue, settings: Settings, jobs: Sequence[Num
             progress("")
 
 
-async def _check_services(cue: Cue, jobs: Sequence[Numbered]) -> None:
-    if not any(job.uses for _, job in jobs):
-        return
-    known = {one["name"] for one in await cue.services()}
-    for number, job in jobs:
-        for name in job.uses:
-            if name not in known:
-                raise not_found(
-                    f"{_at(number)}No service {said(name)}. "
-                    f"Make it: queuectl service set {typed_with(name, '--concurrent 1')}"
-                )
-
-
 async def _check_after(home: Home, cue: Cue, jobs: Sequence[Numbered]) -> None:
     """Refuse a job that runs after an unknown one: it would wait for ever."""
     own = {job.id for _, job in jobs}
@@ -394,14 +316,4 @@ async def _check_after(home: Home, cue: Cue, jobs: Sequence[Numbered]) -> None:
         if state in {"dead", "cancelled"}:
             warn(f"{need} is {state}: what is to run after it is dead at once.")
         elif state is None and not await was_ended(cue, need):
-            raise not_found(_at(number) + no_job(home, need, " to run after").text)
-
-
-def _check_folders(jobs: Sequence[Numbered]) -> None:
-    for folder in {job.cwd for _, job in jobs if job.cwd is not None}:
-        if not os.path.isdir(folder):  # noqa: PTH112 (a path may be too long for anything but this)
-            warn(f"There is no folder {shown(folder)} yet: jobs there fail until there is.")
-
-
-def _at(number: int) -> str:
-    return f"line {number}: " if number else ""
+            raise not_found(at_line(number) + no_job(home, need, " to run after").text)
