@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Final
 
 from runcue.errors import InvalidOption
+from runcue.host.system import clock
 
 NAMES: Final = {
     "@hourly": "0 * * * *",
@@ -89,6 +90,17 @@ def zone_of(name: str) -> tzinfo:
     from zoneinfo import ZoneInfo
 
     return UTC if name == "UTC" else ZoneInfo(name)
+
+
+def machine_zone() -> str | None:
+    """The name of the time zone of this machine; None where it has no name that is known."""
+    for name in clock.zone_names():
+        try:
+            zone_of(name)
+        except (LookupError, ValueError, OSError):
+            continue
+        return name
+    return None
 
 
 # --- What people write ----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The clock that all processes of this host share, and the names of this host and of its boot."""
+"""The clock that all processes of this host share, and the names of this host, of its boot and of its time zone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 assert sys.platform != "win32"
@@ -29,3 +29,17 @@ def boot_id() -> str:
 def host_name() -> str:
     """The name of this host, as people know it."""
     return os.uname().nodename or "localhost"
+
+
+def zone_names() -> Iterator[str]:
+    """The names that the time zone of this machine may have, the most likely one first."""
+    given = os.environ.get("TZ")
+    if given is not None:
+        yield given.removeprefix(":") or "UTC"
+        return
+    _, _, name = os.path.realpath("/etc/localtime").rpartition("/zoneinfo/")
+    yield name
+    try:
+        yield Path("/etc/timezone").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import pwd
 import re
 import stat
 import sys
@@ -42,6 +43,15 @@ replace = os.replace
 def user() -> int:
     """The user that this process runs as, as `st_uid` of a file names it."""
     return os.geteuid()
+
+
+def has_user(name: str) -> bool:
+    """Whether there is a user of that name."""
+    try:
+        pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        return False
+    return True
 
 
 # --- Opening --------------------------------------------------------------------------------------

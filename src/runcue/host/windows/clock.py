@@ -1,15 +1,16 @@
-"""The clock that all processes of this host share, and the names of this host and of its boot."""
+"""The clock that all processes of this host share, and the names of this host, of its boot and of its time zone."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import platform
 import secrets
 import sys
 import time
 import winreg
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from ctypes import byref
 from ctypes.wintypes import DWORD, HANDLE
 
@@ -77,3 +78,10 @@ def boot_id() -> str:
 def host_name() -> str:
     """The name of this host, as people know it."""
     return platform.node() or "localhost"
+
+
+def zone_names() -> Iterator[str]:
+    """The names that the time zone of this machine may have: Windows itself has other names than all others."""
+    given = os.environ.get("TZ")
+    if given is not None:
+        yield given

@@ -51,6 +51,11 @@ def user() -> int:
     return 0
 
 
+def has_user(name: str) -> bool:
+    """Whether there is a user of that name: nobody asks on Windows, which has no system crontabs."""
+    return False
+
+
 # --- Opening --------------------------------------------------------------------------------------
 
 
