@@ -24,7 +24,7 @@ from tests.patience import BOUND
 
 VERBS = [
     "enqueue", "worker", "status", "list", "show", "logs", "cancel", "edit", "wait", "why", "dlq", "config", "pause",
-    "resume", "service", "doctor", "completion", "demo", "top", "dashboard",
+    "resume", "service", "doctor", "completion", "demo", "top", "dashboard", "schedule",
 ]  # fmt: skip
 NEVER_FOR_STATUS = [
     "asyncio", "concurrent", "dataclasses", "difflib", "email", "http", "importlib.metadata", "json",

@@ -139,14 +139,17 @@ class Quick:
 
 READING = [
     "status", "status --json", "list", "list --json", "show done", "why limited", "logs done", "wait done",
-    "dlq list", "worker stop", "worker list", "service list", "config get timeout", "config list", "doctor",
-    "doctor --json",
+    "dlq list", "worker stop", "worker list", "service list", "schedule list", "config get timeout", "config list",
+    "doctor", "doctor --json",
 ]  # fmt: skip
 CHANGING = [
     "cancel later", "dlq retry dead1", "dlq retry --all", "dlq purge --all --yes", "pause default",
     "resume default",
 ]  # fmt: skip
-MAKING = ["enqueue -- true", "enqueue -", "service set api --rate 5/s", "config set timeout 5"]
+MAKING = [
+    "enqueue -- true", "enqueue -", "service set api --rate 5/s", "schedule add tick --every 1h -- true",
+    "config set timeout 5",
+]  # fmt: skip
 STARTING = ["worker start", "worker start --detach"]
 SCREENS = ["top", "dashboard --no-browser --port 0"]
 ALL = [*READING, *CHANGING, *MAKING, *STARTING, *SCREENS]

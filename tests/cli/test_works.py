@@ -320,6 +320,56 @@ def test_a_service_that_is_not_there_is_told_with_the_nearest(inside: Inside) ->
     refused(inside("set", "zzz", "--rate", "1/s"), 6, "There are: 'api', 'depot'")
 
 
+def test_schedules_are_listed_without_secrets(inside: Inside) -> None:
+    [row] = [line.split("\t") for line in inside("schedules").out.splitlines()]
+    assert row == ["nightly", "0 3 * * *", "2096-10-03T03:00:00.000Z", "-", "active", "call"]
+    [found] = data(inside("schedules", "--json"))
+    assert (found["name"], found["task"], found["cron"], found["runs"]) == ("nightly", "call", "0 3 * * *", 0)
+    assert CANARY not in inside("schedules", "--json").out
+    assert CANARY in inside("schedules", "--json", "--raw").out
+
+
+def test_a_queue_without_schedules_says_how_to_add_them(inside: Inside) -> None:
+    inside("schedules", "remove", "nightly")
+    told = inside("schedules")
+    assert (told.code, told.out) == (0, "")
+    assert "await cue.schedule(" in told.err
+    assert data(inside("schedules", "--json")) == []
+
+
+def test_a_schedule_is_paused_resumed_run_and_removed(inside: Inside) -> None:
+    go_on = f"runcue schedules {inside.file} resume nightly"
+    assert inside("schedules", "pause", "nightly").out == f"Paused schedule nightly. Go on with: {go_on}\n"
+    assert data(inside("schedules", "--json"))[0]["state"] == "paused"
+    assert inside("schedules", "resume", "nightly").out == "Resumed schedule nightly\n"
+    id = inside("schedules", "run", "nightly").out.strip()
+    with inside.reader() as reader:
+        assert [work.id for work in reader.list(tags={"schedule": "nightly"})] == [id]
+    [found] = data(inside("schedules", "--json"))
+    assert (found["last_id"], found["last_state"], found["runs"]) == (id, "pending", 1)
+    assert inside("schedules", "remove", "nightly").out == "Removed schedule nightly. Its units stay.\n"
+    assert data(inside("schedules", "--json")) == []
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "run", "remove"])
+def test_a_schedule_that_is_not_there_is_told_with_the_nearest(inside: Inside, verb: str) -> None:
+    refused(
+        inside("schedules", verb, "nigtly"), 6, "There is no schedule 'nigtly'", "Did you mean 'nightly'?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["pause"], "Which schedule?"),
+        (["stop", "nightly"], "'stop' is not one of"),
+        (["run", "nightly", "--json"], "--json and --raw are for the list"),
+    ],
+)
+def test_what_can_be_done_to_a_schedule_is_said(inside: Inside, args: list[str], words: str) -> None:
+    refused(inside("schedules", *args), 2, words)
+
+
 def test_works_are_tried_again(inside: Inside) -> None:
     assert inside("retry", "broken", "dropped").out == "Requeued 2 units\n"
     with inside.reader() as reader:

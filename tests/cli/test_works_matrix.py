@@ -22,7 +22,7 @@ from tests.cli.test_matrix import (
 __all__ = ["limited"]
 
 READING = ["status", "status --json", "list", "list --json", "show done", "show done --json", "explain limited",
-           "logs done", "retry --all-failed --dry-run"]  # fmt: skip
+           "logs done", "schedules", "schedules --json", "retry --all-failed --dry-run"]  # fmt: skip
 CHANGING = [
     "pause api",
     "resume api",
@@ -30,6 +30,7 @@ CHANGING = [
     "retry broken",
     "retry --all-failed --yes",
     "cancel later",
+    "schedules run nightly",
 ]
 SCREENS = ["top", "dashboard --no-browser --port 0"]
 ALL = [*READING, *CHANGING, *SCREENS]

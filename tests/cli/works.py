@@ -18,6 +18,8 @@ from tests.cli.inside import Prompt, Told
 from tests.cli.stock import NASTY
 
 CANARY = "sk-canary-1234"
+FAR = 4_000_000_000
+"""When the first unit of the schedule comes."""
 STATES = {
     "done": "completed", "broken": "failed", "nasty": "failed", "again": "pending", "parcel": "failed",
     "parcel-2": "pending", "stuck": "running", "dropped": "cancelled", "later": "pending", "orphan": "pending",
@@ -95,6 +97,7 @@ async def _make(path: Path) -> None:
                 {"task": "read", "id": "held", "queue": "mail"},
             ]
         )
+        await cue.schedule("nightly", "call", cron="0 3 * * *", start=FAR, params=secret)
         for file in scratch.glob(f"{path.name}*"):
             if file.is_file():
                 shutil.copy(file, path.with_name(file.name))

@@ -66,6 +66,7 @@ def fill(where: str, **options: Any) -> None:
             await cue.join()
         await cue.submit("call", id="later", delay=3600)
         await cue.submit("call", id="other", priority=1)
+        await cue.schedule("nightly", "call", cron="0 3 * * *")
         await cue.close()
 
     asyncio.run(main())
@@ -87,6 +88,7 @@ def test_every_verb_that_looks_has_an_answer(inside: Inside, address: str) -> No
     assert "no page" in inside("show", "broken").out
     assert inside("explain", "later").code == 0
     assert inside("logs", "said").out == "hello\n"
+    assert inside("schedules").out.startswith("nightly\t0 3 * * *\t20")
     assert "on the host that ran it" in inside("logs", "broken").err
     refused(inside("show", "brokem"), 6, "Did you mean broken?")
     refused(inside("show", "zzzzz"), 6, f"See them: runcue list {quote(plain)}")
@@ -103,6 +105,8 @@ def test_every_verb_that_changes_something_does_so(inside: Inside, address: str)
     assert looked(address, lambda reader: reader.services()[0]["concurrent"]) == 4
     assert inside("retry", "broken").code == 0
     assert inside("cancel", "later").code == 0
+    assert inside("schedules", "pause", "nightly").code == 0
+    assert looked(address, lambda reader: reader.schedules()[0].paused) is True
     states = {work.id: str(work.state) for work in looked(address, lambda reader: reader.list())}
     assert states == {"broken": "pending", "said": "completed", "later": "cancelled", "other": "pending"}
 

@@ -64,6 +64,7 @@ live_work = _works("pending", "running")
 failed_work = _works("failed", "cancelled")
 queue = _from_queue(queues)
 service = _from_queue(lambda reader: [one["name"] for one in reader.services()])
+schedule = _from_queue(lambda reader: [one.name for one in reader.schedules()])
 queue_or_service = _from_queue(lambda reader: [*queues(reader), *(one["name"] for one in reader.services())])
 
 

@@ -143,7 +143,8 @@ def _span(low: float, *, may_be_none: bool = False) -> Callable[[str, object], f
     return span
 
 
-def _moment(key: str, value: object) -> float:
+def moment(key: str, value: object) -> float:
+    """Read a time; a LocalTime where it names no zone."""
     forms = "a time such as 2030-01-31T18:00:00Z, or epoch seconds"
     found = math.nan
     if isinstance(value, str) and _is_number(value) is None:
@@ -216,7 +217,7 @@ CHECKS: dict[str, Callable[[str, object], Any]] = {
     "max_retries": _whole(0, MOST_RETRIES),
     "timeout": _span(0.001, may_be_none=True),
     "delay": _span(0),
-    "run_at": _moment,
+    "run_at": moment,
     "queue": name,
     "after": _names(_id),
     "key": _key,

@@ -200,7 +200,6 @@ def open_cue(home: Home, settings: Settings, **more: Any) -> Cue:
         insecure=home.insecure,
         **more,
     )
-
     cue.task(TASK, executor="subprocess", uses=_uses, retry_delay=partial(delay_of, home))(
         partial(command_of, str(home.path))
     )

@@ -39,6 +39,7 @@ QUEUECTL = {
         "cancel": ("cancel", "Cancel jobs"),
         "edit": ("edit", "Change jobs that wait or are dead"),
         "dlq": ("dlq", "List, retry or purge dead jobs"),
+        "schedule": ("schedule", "Add jobs at moments, as cron does"),
     },
     "Workers and limits": {
         "worker": ("worker", "Start, stop and list workers"),
@@ -67,6 +68,7 @@ RUNCUE = {
         "explain": ("why:explain", "Say why a unit does not run, and until when"),
         "logs": ("logs:logs", "Show what the command of a unit printed"),
         "events": ("events:events", "Show what happened, to all units, one unit or one group"),
+        "schedules": ("schedules:schedules", "List schedules; pause, resume, run or remove one"),
         "export": ("export:export", "Write results to a file, one JSON object a line"),
     },
     "Act": {
@@ -292,7 +294,16 @@ def failure_of(error: Exception, name: str = "queuectl") -> Failure:
         ((library.SchemaTooNew, library.StorageInsecure), codes.CONFIGURATION),
         (library.StorageBusy, codes.BUSY),
         (library.StoreError, codes.STORAGE),
-        ((library.WorkNotFound, library.DuplicateWork, library.DependencyCycle), codes.CONFLICT),
+        (
+            (
+                library.WorkNotFound,
+                library.DuplicateWork,
+                library.DependencyCycle,
+                library.UnknownSchedule,
+                library.ScheduleConflict,
+            ),
+            codes.CONFLICT,
+        ),
         ((library.ConfigError, library.SubmitError), codes.BAD_INPUT),
     ):
         if isinstance(error, kinds):

@@ -42,6 +42,10 @@ class Commanding(Verb):
             args = args[:at]
         return super().parse_args(ctx, args)
 
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """The usage line, with what stands behind the options."""
+        return [*super().collect_usage_pieces(ctx), "[-- PROGRAM ARGUMENT…]"]
+
 
 run_options = declared(
     click.option("--priority", type=int, metavar="N", help="Higher runs first.  [default: 0]"),
