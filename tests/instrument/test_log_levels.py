@@ -37,6 +37,29 @@ def test_every_event_of_the_table_has_a_line(kind: str, caplog: pytest.LogCaptur
     assert name in {kind, f"work_{kind}"}
 
 
+@pytest.mark.parametrize(
+    ("change", "level"),
+    [
+        ("added", logging.INFO),
+        ("paused", logging.INFO),
+        ("held back", logging.WARNING),
+        ("refused", logging.WARNING),
+    ],
+)
+def test_a_schedule_that_comes_to_nothing_is_a_warning(
+    change: str, level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = Plan()
+    plan.is_notable = True
+    plan.events.append(EventDraft("schedule_changed", 1.0, data={"schedule": "nightly", "change": change}))
+    log_events(plan)
+    [record] = caplog.records
+    assert (record.levelno, record.getMessage().partition(" ")[2]) == (
+        level,
+        f"schedule=nightly change={change!r}" if " " in change else f"schedule=nightly change={change}",
+    )
+
+
 def test_an_event_that_no_table_names_is_logged_at_info(caplog: pytest.LogCaptureFixture) -> None:
     assert logged("invented_tomorrow", caplog) == [(logging.INFO, "invented_tomorrow")]
 

@@ -221,6 +221,19 @@ async def test_names_that_need_quoting_can_be_read_back(cue: Cue) -> None:
         assert numbers(await metrics.scrape())[f"work_units_completed_total{{{name}}}"] == 1
 
 
+async def test_what_schedules_submit_is_counted(cue: Cue) -> None:
+    metrics = Metrics(cue)
+    cue.task("step")(no_op)
+    async with cue:
+        await cue.schedule("nightly", "step", cron="0 3 * * *")
+        await cue.run_now("nightly")
+        await cue.run_now("nightly")
+        await cue.join(timeout=BOUND)
+        said = numbers(await metrics.scrape())
+    assert said["schedule_fired_total{nightly}"] == 2
+    assert said["schedule_skipped_total{nightly}"] == 0
+
+
 async def test_every_metric_is_there_from_the_beginning(cue: Cue) -> None:
     text = Metrics(cue).text().decode()
     for name, (kind, _, told) in FAMILIES.items():
@@ -380,6 +393,9 @@ def test_much_waiting_work_is_not_counted_for_every_scrape(monkeypatch: pytest.M
         def services(self) -> list[dict[str, object]]:
             return []
 
+        def schedules(self) -> list[runcue.ScheduleInfo]:
+            return []
+
         def count(self) -> dict[runcue.WorkState, int]:
             return dict.fromkeys(runcue.WorkState, 0)
 
@@ -415,6 +431,7 @@ async def test_a_reader_tells_what_the_file_tells(tmp_path: Path) -> None:
         await cue.submit_many([{"task": "good"}, {"task": "good"}, {"task": "bad"}])
         await cue.join(timeout=BOUND)
         await cue.submit(good, delay=3600)
+        await cue.schedule("nightly", "good", cron="0 3 * * *")
     await cue.close()
     before = path.read_bytes()
     with Reader(path) as reader:
@@ -429,6 +446,8 @@ async def test_a_reader_tells_what_the_file_tells(tmp_path: Path) -> None:
         "runcue_service_running{api}": 0,
         "runcue_service_places{api}": 3,
         "runcue_circuit_breaker_open{api}": 1,
+        "runcue_schedule_fired_total{nightly}": 0,
+        "runcue_schedule_skipped_total{nightly}": 0,
         "runcue_queue_scrape_errors_total": 0,
     }
     assert path.read_bytes() == before

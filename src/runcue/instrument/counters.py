@@ -67,13 +67,16 @@ class Durations:
 class Counters:
     """Counts what one process does, from when it is made: an observer of a Cue."""
 
-    def __init__(self, task: Label, service: Label) -> None:
+    def __init__(self, task: Label, service: Label, schedule: Label) -> None:
         self._task = task
         self._service = service
+        self._schedule = schedule
         self.completed: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.requests: Counter[str] = Counter()
         self.rate_limited: Counter[str] = Counter()
+        self.fired: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
         self.durations: dict[str, Durations] = {}
         self.errors: Counter[str] = Counter()
 
@@ -106,6 +109,10 @@ class Counters:
         record, data = draft.record, draft.data or {}
         if draft.type == "service_rate_limited":
             self.rate_limited[self._service(data["service"])] += 1
+        elif draft.type == "schedule_fired":
+            self.fired[self._schedule(data["schedule"])] += 1
+        elif draft.type == "schedule_skipped":
+            self.skipped[self._schedule(data["schedule"])] += 1
         elif record is not None and draft.type == "skipped":
             self.completed[self._task(record.spec.task)] += 1
         elif record is not None and draft.type == "failed" and is_final(draft):

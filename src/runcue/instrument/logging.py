@@ -19,7 +19,9 @@ from runcue.core.schedule.plan import Plan
 
 logger = logging.getLogger("runcue")
 
-QUIET: Final = frozenset({"queued", "started", "completed", "skipped", "progress", "queue_status"})
+QUIET: Final = frozenset(
+    {"queued", "started", "completed", "skipped", "progress", "queue_status", "schedule_fired"}
+)
 """Everyday events, which are logged at DEBUG."""
 WARNINGS: Final = frozenset(
     {
@@ -33,6 +35,8 @@ WARNINGS: Final = frozenset(
     }
 )
 """Events that need attention. Every other event, a new one included, is logged at INFO."""
+STOPPED: Final = frozenset({"held back", "refused"})
+"""Changes of a schedule after which nothing comes of it."""
 LEVELS: Final = dict.fromkeys(EVENTS, logging.INFO) | {
     **dict.fromkeys(QUIET, logging.DEBUG),
     **dict.fromkeys(WARNINGS, logging.WARNING),
@@ -56,7 +60,10 @@ def log_events(plan: Plan) -> None:
 
 
 def _level(draft: EventDraft) -> int:
-    """The level of an event: a failed attempt is a warning only when no other follows."""
+    """The level of an event: a failed attempt is a warning only if no other follows, and a change of a schedule only
+    when nothing comes of it."""
+    if draft.type == "schedule_changed" and draft.data is not None and draft.data.get("change") in STOPPED:
+        return logging.WARNING
     if draft.type == "failed" and draft.data is not None and draft.data.get("will_retry"):
         return logging.INFO
     return LEVELS.get(draft.type, logging.INFO)  # a newer runcue may emit an event that is not in the table

@@ -2,8 +2,8 @@
 
 Rules:
 - Totals count what this process did since its Metrics were made, so that the sum over all processes is right. Gauges
-  show the state of the whole queue at the scrape. A Reader has the totals of the whole queue, not by task, and
-  nothing of callbacks.
+  show the state of the whole queue at the scrape. A Reader has the totals of the whole queue, by schedule and not by
+  task, and nothing of callbacks.
 - A queue that cannot be read fails no scrape of a registry: it is counted in `queue_scrape_errors_total`, and
   its gauges are missing. `text()` and `scrape()` show this queue alone, and raise.
 """
@@ -36,6 +36,8 @@ FAMILIES: Final = {
     "service_running": ("gauge", "service", "Slots of a service that are taken."),
     "service_places": ("gauge", "service", "Slots that a service has; an adaptive one changes them."),
     "circuit_breaker_open": ("gauge", "service", "Circuits of a service that are open or being probed."),
+    "schedule_fired": ("counter", "schedule", "Units that a schedule submitted."),
+    "schedule_skipped": ("counter", "schedule", "Times that a schedule left slots out (overlap, missed)."),
     "callback_duration_seconds": ("histogram", "callback", "How long the application's callbacks take."),
     "callback_errors": ("counter", "callback", "Callbacks that raised, overran or answered nonsense."),
     "queue_scrape_errors": ("counter", None, "Scrapes that could not read the queue."),
@@ -63,7 +65,7 @@ class Metrics:
         self.registry = prometheus_client.CollectorRegistry() if registry is None else registry
         """The registry that has these metrics."""
         self._prefix = prefix
-        self._task, self._service = Label(), Label()
+        self._task, self._service, self._schedule = Label(), Label(), Label()
         self._errors = 0
         self._source = self._source_of(source)
         try:
@@ -75,7 +77,7 @@ class Metrics:
 
     def _source_of(self, source: object) -> Source:
         if isinstance(source, Live):
-            return LiveSource(source, Counters(self._task, self._service))
+            return LiveSource(source, Counters(self._task, self._service, self._schedule))
         if isinstance(source, Still):
             return StillSource(source)
         raise ConfigError(f"Metrics are taken of a Cue or a Reader, not of {quoted(source)}.")
@@ -151,6 +153,9 @@ class Metrics:
         if glance.ended is not None:
             found["work_units_completed"].add_metric([], glance.ended[WorkState.COMPLETED])
             found["work_units_failed"].add_metric([], glance.ended[WorkState.FAILED])
+        for name, slots in (("schedule_fired", glance.fired), ("schedule_skipped", glance.skipped)):
+            for value, amount in self._summed(self._schedule, slots).items():
+                found[name].add_metric([value], amount)
 
     @staticmethod
     def _summed(label: Label, amounts: Mapping[str, float]) -> dict[str, float]:
@@ -174,6 +179,8 @@ class Metrics:
         self._add(found, "work_units_failed", self._task, counters.failed.copy())
         self._add(found, "service_requests", self._service, counters.requests.copy())
         self._add(found, "service_rate_limited", self._service, counters.rate_limited.copy())
+        self._add(found, "schedule_fired", self._schedule, counters.fired.copy())
+        self._add(found, "schedule_skipped", self._schedule, counters.skipped.copy())
         self._add(found, "callback_errors", None, counters.errors.copy())
         ends = [*map(floatToGoString, BOUNDS), "+Inf"]
         for callback, durations in counters.durations.copy().items():

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from runcue.core.model.record import WorkState
+from runcue.core.model.schedule import ScheduleInfo
 from runcue.errors import RuncueError
 from runcue.instrument.counters import Counters
 from runcue.ports import Observer
@@ -53,6 +54,7 @@ class Still(Protocol):
     def services(self) -> list[dict[str, Any]]: ...
     def tally(self) -> dict[str, dict[str, int]]: ...
     def count(self) -> dict[WorkState, int]: ...
+    def schedules(self) -> list[ScheduleInfo]: ...
 
 
 class Glance(msgspec.Struct, frozen=True):
@@ -62,6 +64,10 @@ class Glance(msgspec.Struct, frozen=True):
     services: list[dict[str, Any]]
     ended: Mapping[WorkState, int] | None = None
     """How many units ever ended; None where Counters have that by task."""
+    fired: Mapping[str, int] = {}
+    """How many units each schedule ever submitted; nothing where Counters have that."""
+    skipped: Mapping[str, int] = {}
+    """How often each left slots out."""
 
 
 class _Tallying:
@@ -99,7 +105,14 @@ class StillSource:
             began = perf_counter()
             tally = self._reader.tally()
             self._tallying.learn(tally, began)
-        return Glance(tally, self._reader.services(), self._reader.count())
+        schedules = self._reader.schedules()
+        return Glance(
+            tally,
+            self._reader.services(),
+            self._reader.count(),
+            {one.name: one.runs for one in schedules},
+            {one.name: one.skipped for one in schedules},
+        )
 
     async def later(self) -> Glance:
         """The state of the queue, read in a thread."""
