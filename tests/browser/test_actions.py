@@ -57,6 +57,36 @@ async def test_a_service_is_paused_and_resumed(inside: Page, stage: Stage) -> No
     assert (await service(stage, "api"))["paused"] is False
 
 
+async def test_a_schedule_is_paused_resumed_and_run(inside: Page, stage: Stage) -> None:
+    await stage.cue.schedule("a/b beat", "tick", every="2h")
+    await inside.goto(f"{stage.base}#/schedules")
+    row = inside.locator('[data-schedule="a/b beat"]')
+    await row.get_by_role("button", name="Pause").click()
+    await expect(row).to_contain_text("paused")
+    await expect(inside.locator("#said")).to_contain_text("Paused a/b beat.")
+    assert [one.paused for one in await stage.cue.schedules()] == [True]
+    await row.get_by_role("button", name="Resume").click()
+    await expect(row.get_by_role("button", name="Pause")).to_be_visible()
+    assert [one.paused for one in await stage.cue.schedules()] == [False]
+    await row.get_by_role("button", name="Run a/b beat now").click()
+    await expect(row.get_by_role("link", name="completed")).to_be_visible()
+    [one] = await stage.cue.schedules()
+    await expect(inside.locator("#said")).to_contain_text(f"Submitted {one.last_id}.")
+    assert one.runs == 1
+
+
+async def test_a_schedule_that_is_gone_is_told(inside: Page, stage: Stage, mishaps: Mishaps) -> None:
+    mishaps.expected = ("404",)
+    await stage.cue.schedule("beat", "tick", every="2h")
+    await inside.goto(f"{stage.base}#/schedules")
+    await expect(inside.locator("[data-schedule]")).to_have_count(1)
+    await inside.get_by_role("button", name="Freeze the page").click()
+    await stage.cue.unschedule("beat")
+    await inside.get_by_role("button", name="Pause beat").click()
+    await expect(inside.locator("#said")).to_contain_text("There is no schedule 'beat'.")
+    await expect(inside.locator("[data-schedule]")).to_have_count(0)
+
+
 async def test_a_limit_is_changed_and_marked_as_set_by_hand(inside: Page, stage: Stage) -> None:
     await inside.goto(f"{stage.base}#/services")
     card = inside.get_by_role("article", name="api")

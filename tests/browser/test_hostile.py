@@ -199,6 +199,15 @@ async def test_payloads_are_text_on_the_page_of_a_work(trap: Trap) -> None:
     await trap.holds()
 
 
+async def test_payloads_are_text_in_schedules(trap: Trap) -> None:
+    for text in NAMES:
+        await trap.cue.schedule(text, text, every="2h", params={"error": text})
+    await trap.go("#/schedules")
+    await expect(trap.page.locator("[data-schedule]")).to_have_count(len(NAMES))
+    assert await trap.texts("tbody td:first-child strong") == sorted(NAMES)
+    await trap.holds()
+
+
 async def test_payloads_are_text_in_names_of_services_queues_and_workers(trap: Trap) -> None:
     await trap.cue.pause("<b>queue</b>")
     await trap.go("#/services")

@@ -167,6 +167,29 @@ async def test_secrets_are_not_shown(inside: Page, stage: Stage) -> None:
     assert "canary" not in await inside.content()
 
 
+async def test_schedules_show_when_and_what_they_do(inside: Page, stage: Stage) -> None:
+    await go(inside, stage, "#/schedules")
+    await shown(inside, "Nothing comes by itself.")
+    await stage.cue.schedule(
+        "nightly", "quick", cron="0 3 * * *", tz="Europe/Zurich", params={"token": "canary"}
+    )
+    await stage.cue.schedule("beat", "tick", every="2h", overlap="queue", missed="none", jitter="90s")
+    await stage.cue.schedule("past", "tick", every="2h", until=1)
+    last = await stage.cue.run_now("nightly")
+    await expect(inside.locator("[data-schedule]")).to_have_count(3)
+    nightly = inside.locator('[data-schedule="nightly"]')
+    await expect(nightly).to_contain_text("0 3 * * * Europe/Zurich")
+    await expect(nightly).to_contain_text("***")
+    await expect(nightly.get_by_role("link", name="completed")).to_have_attribute("href", f"#/works/{last}")
+    beat = inside.locator('[data-schedule="beat"]')
+    await expect(beat).to_contain_text("overlap: queue · missed: none · jitter up to 1 m 30 s")
+    await expect(beat).to_contain_text(re.compile("in (1 h 59 m|2 h)"))
+    await expect(inside.locator('[data-schedule="past"]')).to_contain_text("over")
+    await nightly.get_by_role("link", name="1", exact=True).click()
+    await expect(inside.locator("[data-row]")).to_have_count(1)
+    await expect(inside.locator(f'[data-row="{last}"]')).to_be_visible()
+
+
 async def test_services_and_workers_have_their_pages(inside: Page, stage: Stage) -> None:
     await go(inside, stage, "#/services")
     await expect(inside.get_by_role("article", name="api")).to_contain_text("1000/min")
@@ -182,10 +205,13 @@ async def test_no_view_scrolls_sideways_at_360_pixels(browser: Browser, stage: S
     first = await stage.cue.submit("hold", target=long)
     dead = await stage.cue.submit("fail", target=long, params={"error": long, "value": long})
     then = await stage.cue.submit("quick", depends_on=[first], queue="a" * 60)
+    await stage.cue.schedule(long[:120], "tick", every="2h", jitter="90s")
+    await stage.cue.run_now(long[:120])
     page = await browser.new_page(viewport={"width": 360, "height": 740})
     try:
         await page.goto(stage.link)
-        for address in ("#/", "#/works", f"#/works/{dead}", f"#/works/{then}", "#/services", "#/workers"):
+        works = ("#/works", f"#/works/{dead}", f"#/works/{then}")
+        for address in ("#/", *works, "#/schedules", "#/services", "#/workers"):
             await go(page, stage, address)
             await expect(page.locator("main .card").first).to_be_visible()
             assert await sideways(page) <= 0, address
@@ -276,14 +302,15 @@ async def test_output_that_was_asked_for_twice_at_once_is_shown_once(inside: Pag
 async def test_a_dashboard_for_looking_only_offers_no_action(page: Page, tmp_path: Path) -> None:
     async with play(tmp_path / "other.db", read_only=True) as stage:
         dead = await stage.cue.submit("fail")
+        await stage.cue.schedule("beat", "tick", every="2h")
         await page.goto(stage.link)
         await expect(page.locator("#bar")).to_contain_text("read-only")
         await expect(page.locator(".group")).to_have_count(1)
         await go(page, stage, f"#/works/{dead}")
         await expect(page.locator(".work-head")).to_contain_text("read-only")
-        for address in ("#/", "#/works?state=failed", f"#/works/{dead}", "#/services"):
+        for address in ("#/", "#/works?state=failed", f"#/works/{dead}", "#/schedules", "#/services"):
             await go(page, stage, address)
             await expect(page.locator("main .card").first).to_be_visible()
-            words = ("Retry", "Cancel", "Discard", "Pause", "Change limits")
+            words = ("Retry", "Cancel", "Discard", "Pause", "Run", "Change limits")
             assert [one for one in words if await page.get_by_role("button", name=one).count()] == []
         await page.goto("about:blank")

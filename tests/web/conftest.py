@@ -82,6 +82,7 @@ async def fill(cue: Cue) -> dict[str, str]:
     ids["last"] = await cue.submit("call", depends_on=[ids["needs"]])
     ids["gone"] = await cue.submit("call", delay=3600)
     await cue.cancel(ids["gone"])
+    await cue.schedule("nightly", "call", cron="0 3 * * *", tz="Europe/Zurich", params=secrets)
     return ids
 
 

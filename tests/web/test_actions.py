@@ -1,6 +1,7 @@
 """What the dashboard does to a queue, on one work and on all of a filter."""
 
 import asyncio
+import time
 from typing import Any
 
 import httpx
@@ -182,7 +183,7 @@ def test_those_that_wait_for_each_other_hold_up_nobody_else() -> None:
     assert actions._in_order({"a": ["b"], "b": ["a"], "d": ["c"], "c": ["x"]}) == ["c", "d"]
 
 
-# services and queues --------------------------------------------------------------------------------------
+# services, queues and schedules ----------------------------------------------------------------------------
 
 
 async def test_a_service_and_a_queue_are_held_back_and_let_go(stage: Stage) -> None:
@@ -194,6 +195,35 @@ async def test_a_service_and_a_queue_are_held_back_and_let_go(stage: Stage) -> N
     assert (await asked(stage, "/queues/default/resume")).json() == {"paused": False}
     assert (await asked(stage, "/services/nobody/pause")).status_code == 404
     assert (await asked(stage, "/queues/api/pause")).status_code == 409
+
+
+async def test_a_schedule_is_held_back_let_go_and_run(stage: Stage) -> None:
+    assert (await asked(stage, "/schedules/nightly/pause")).json() == {"paused": True}
+    [shown] = (await asked(stage, "/schedules", method="GET")).json()["schedules"]
+    assert (shown["paused"], shown["next_at"], shown["runs"]) == (True, None, 0)
+    assert (await asked(stage, "/schedules/nightly/resume")).json() == {"paused": False}
+    work = (await asked(stage, "/schedules/nightly/run")).json()["id"]
+    await stage.cue.wait(work, PATIENCE)
+    [shown] = (await asked(stage, "/schedules", method="GET")).json()["schedules"]
+    assert (shown["last_id"], shown["last_state"], shown["runs"]) == (work, "completed", 1)
+    [info] = await stage.cue.schedules()
+    assert (shown["next_at"], shown["when"]) == (info.next_at, "0 3 * * * Europe/Zurich")
+    assert shown["title"] == '{"password":"***","url":"https://me:***@example.com/x","page":7}'
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "run"])
+async def test_an_unknown_schedule_is_404(stage: Stage, verb: str) -> None:
+    answer = await asked(stage, f"/schedules/nigtly/{verb}")
+    assert answer.status_code == 404
+    assert "Did you mean 'nightly'?" in answer.json()["error"]
+
+
+async def test_the_slots_of_an_interval_are_shown_by_the_host_s_clock(stage: Stage) -> None:
+    before = time.time()
+    await stage.cue.schedule("beat", "echo", every="1h", params={"text": "x"})
+    found = (await asked(stage, "/schedules", method="GET")).json()
+    shown = next(one for one in found["schedules"] if one["name"] == "beat")
+    assert before + 3599 < shown["next_at"] < time.time() + 3601
 
 
 async def test_a_limit_is_changed_by_hand(stage: Stage) -> None:

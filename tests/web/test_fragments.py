@@ -13,7 +13,7 @@ from tests.web.conftest import BEARER, CANARY, PATIENCE, TOKEN, Stage, client
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 HTMX = {"HX-Request": "true"}
-FRAGMENTS = ["/status", "/works"]
+FRAGMENTS = ["/status", "/works", "/schedules"]
 HOSTILE = [
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -172,6 +172,30 @@ async def test_the_list_has_a_row_for_each_that_is_asked_for(stage: Stage) -> No
     assert f"after {stage.ids['needs']}" in seen.cells
 
 
+async def test_schedules_have_a_row_each(stage: Stage) -> None:
+    await stage.cue.schedule("beat", "echo", every="1h", params={"text": "x"})
+    work = await stage.cue.run_now("beat")
+    await stage.cue.wait(work, PATIENCE)
+    await stage.cue.schedules.pause("nightly")
+    seen = await fragment(stage.app, "/schedules")
+    assert seen.tags[0] == ("section", {"id": "runcue-schedules"})
+    rows = [attributes["data-id"] for tag, attributes in seen.tags if tag == "tr" and "data-id" in attributes]
+    assert rows == ["beat", "nightly"]
+    for cell in ("every 1h", "active", "completed ", "0 3 * * * Europe/Zurich", "paused", '{"text":"x"}'):
+        assert cell in seen.cells, cell
+
+
+async def test_of_very_many_schedules_the_first_are_shown(
+    memory: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runcue.web.source.MOST_SCHEDULES", 2)
+    for name in ("a", "b", "c"):
+        await memory.cue.schedule(name, "echo", every="1h", params={"text": "x"}, until=1)
+    seen = await fragment(memory.app, "/schedules")
+    assert "and 2 more" in seen.cells
+    assert "over" in seen.cells
+
+
 async def test_secrets_are_hidden_in_fragments_too(stage: Stage) -> None:
     async with client(stage.app, headers={**BEARER, **HTMX}) as asker:
         for path in FRAGMENTS:
@@ -203,6 +227,7 @@ async def test_whatever_is_in_a_queue_is_text(hostile: str) -> None:
             raise ValueError(hostile)
 
         await cue.wait(await cue.submit(fail, id="1", target=hostile), PATIENCE)
+        await cue.schedule(hostile, fail, every="1h")
         for path in FRAGMENTS:
             seen = await fragment(app(cue, token=TOKEN), path)
             assert hostile in seen.cells

@@ -310,7 +310,8 @@ async def test_no_other_page_can_change_anything(memory: Stage, headers: dict[st
         before = await memory.cue.list()
         body = {"Content-Type": "application/json", **headers}
         for method in ("POST", "PUT", "PATCH", "DELETE", "LINK"):
-            for path in (f"/works/{memory.ids['dead']}/retry", "/works/purge", "/services/api/pause"):
+            one = f"/works/{memory.ids['dead']}/retry"
+            for path in (one, "/works/purge", "/services/api/pause", "/schedules/nightly/run"):
                 answer = await asker.request(method, path, content=b'{"filter":{}}', headers=body)
                 assert answer.status_code == 403
         assert await memory.cue.list() == before

@@ -336,7 +336,7 @@ async def test_only_files_of_the_page_are_served(memory: Stage, name: str) -> No
 
 
 async def test_no_answer_tells_a_secret(stage: Stage) -> None:
-    paths = ["/status", "/works", "/failures", "/services", "/metrics", "/openapi.json"]
+    paths = ["/status", "/works", "/failures", "/services", "/schedules", "/metrics", "/openapi.json"]
     paths += [f"/works/{work_id}" for work_id in stage.ids.values()]
     paths += [f"/works?search={CANARY}"]
     async with client(stage.app) as asker:

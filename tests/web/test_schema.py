@@ -80,9 +80,13 @@ def test_every_answer_is_as_described(method: str, at: str, mode: GenerationMode
 
 @pytest.mark.parametrize(("method", "at"), [one for one in ASKED if "{" in one[1]])
 def test_what_there_is_is_as_described(method: str, at: str, described: Any) -> None:
-    name = {"works": "known", "services": "api", "queues": "default", "static": "index.html"}[
-        at.split("/")[1]
-    ]
+    name = {
+        "works": "known",
+        "services": "api",
+        "queues": "default",
+        "schedules": "nightly",
+        "static": "index.html",
+    }[at.split("/")[1]]
     body: Any = {} if method != "GET" else NOT_SET
     case = described[at][method].Case(
         path_parameters={"name": name}, body=body, media_type="application/json"

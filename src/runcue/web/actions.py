@@ -1,4 +1,5 @@
-"""The actions of the dashboard: retry, cancel and purge units, pause services and queues, change limits.
+"""The actions of the dashboard: retry, cancel and purge units, pause services and queues, change limits,
+run and pause schedules.
 
 An action on many units takes those that the list on the page shows. With `dry_run` they are only counted. The answer
 says how many units changed, how many could not be changed, and how many are left for the next action. A retry begins
@@ -194,7 +195,7 @@ def _is_alike(work: Work, error: str | None) -> bool:
     return error is None or group_key(work)[1] == error
 
 
-# services and queues --------------------------------------------------------------------------------------
+# services, queues and schedules ---------------------------------------------------------------------------
 
 
 async def hold(source: Source, kind: str, name: str, is_held: bool) -> bool:
@@ -212,6 +213,24 @@ async def hold(source: Source, kind: str, name: str, is_held: bool) -> bool:
 def no_service(name: str) -> Refused:
     """The answer for a service that nobody declared."""
     return Refused(404, f"There is no service {name[:128]!r}.")
+
+
+async def hold_schedule(source: Source, name: str, is_held: bool) -> bool:
+    """Pause or resume a schedule; whether it is paused now. UnknownSchedule where there is none."""
+    await source.act(lambda cue: cue.schedules.pause(name) if is_held else cue.schedules.resume(name))
+    logger.info("dashboard: schedule %r %s", name, "paused" if is_held else "resumed")
+    return is_held
+
+
+async def run_schedule(source: Source, name: str) -> str:
+    """Submit a unit of a schedule now; its id. UnknownSchedule where there is none."""
+
+    async def run(cue: Cue) -> str:
+        return str(await cue.run_now(name))
+
+    work_id = await source.act(run)
+    logger.info("dashboard: schedule %r submitted %s", name, work_id)
+    return work_id
 
 
 async def set_limits(source: Source, name: str, limits: Limits) -> None:

@@ -20,7 +20,7 @@ from runcue import GroupNotFound, Reader
 from runcue.web.printed import AROUND, Part
 from runcue.web.reader_thread import DEFAULT, ReaderThread, without_password
 from runcue.web.shapes import Stream
-from runcue.web.source import ENDED, GROUPED, LOOKED_AT, SHOWN, Facts, InMemory
+from runcue.web.source import ENDED, GROUPED, LOOKED_AT, MOST_SCHEDULES, SHOWN, Facts, InMemory, Scheduled
 
 if TYPE_CHECKING:
     from runcue import Cue, Event, Explanation, GroupCounts, Metrics, Work
@@ -89,6 +89,19 @@ class InFile:
     async def services(self) -> list[dict[str, Any]]:
         """Every service."""
         return await self._ask(self._others, lambda reader: reader.services())
+
+    async def schedules(self) -> Scheduled:
+        """The schedules, and their last units."""
+
+        def look(reader: Reader) -> Scheduled:
+            found = reader.schedules()
+            first = found[:MOST_SCHEDULES]
+            last = [reader.get(one.last_id) for one in first if one.last_id is not None]
+            return Scheduled(
+                reader.now(), first, len(found), {work.id: work for work in last if work is not None}
+            )
+
+        return await self._ask(self._others, look)
 
     async def get(self, work_id: str) -> Work | None:
         """One unit."""

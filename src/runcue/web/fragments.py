@@ -1,4 +1,4 @@
-"""Status and list as HTML fragments, for pages that are composed of such fragments (htmx).
+"""Status and lists as HTML fragments, for pages that are composed of such fragments (htmx).
 
 A fragment has tables and lists, whose ids and classes do not change between versions, and no script or style. All
 values from a queue are escaped.
@@ -15,9 +15,10 @@ from urllib.parse import urlencode
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from runcue.web.shapes import Row, Service, Status, Works
+from runcue.web.shapes import Row, Schedule, Schedules, Service, Status, Works
 
 COLUMNS = ("id", "task", "target", "state", "attempt", "created", "note")
+SCHEDULE_COLUMNS = ("name", "task", "what", "when", "next", "last", "state")
 VARY = {"Vary": "Accept, HX-Request"}
 _quality = re.compile(r";\s*q=([01](?:\.\d{1,3})?)\s*(?:;|\Z)").search
 
@@ -85,18 +86,42 @@ def works_fragment(found: Works, request: Request) -> str:
 
 
 def _work(one: Row) -> str:
-    created = datetime.fromtimestamp(one.created_at, UTC)
     note = one.error or ("" if one.why is None else one.why.text) or ("skipped" if one.skipped else "")
     cells = [_tag("td", _text(text)) for text in (one.id, one.task, one.target or "", one.state, one.attempt)]
-    moment = _tag("time", f"{created:%Y-%m-%d %H:%M:%S} UTC", datetime=f"{created:%Y-%m-%dT%H:%M:%SZ}")
     return _tag(
         "tr",
         *cells,
-        _tag("td", moment),
+        _tag("td", _time(one.created_at)),
         _tag("td", _text(note)),
         class_=f"runcue-{one.state}",
         data_id=one.id,
     )
+
+
+def schedules_fragment(found: Schedules, request: Request) -> str:
+    """The schedules: when their units come, how the last ones stand, and what is wrong."""
+    rows = [_schedule(one) for one in found.schedules]
+    if found.schedules_more:
+        rows.append(_cells([f"and {found.schedules_more:,} more", *[""] * (len(SCHEDULE_COLUMNS) - 1)]))
+    return _tag("section", _table("runcue-schedule-list", SCHEDULE_COLUMNS, rows), id="runcue-schedules")
+
+
+def _schedule(one: Schedule) -> str:
+    state = "paused" if one.paused else one.problem or ("over" if one.next_at is None else "active")
+    last = [] if one.last_at is None else [_text(one.last_state or "no longer kept"), " ", _time(one.last_at)]
+    return _tag(
+        "tr",
+        *(_tag("td", _text(text)) for text in (one.name, one.task, one.title, one.when)),
+        _tag("td", *([] if one.next_at is None else [_time(one.next_at)])),
+        _tag("td", *last),
+        _tag("td", _text(state)),
+        data_id=one.name,
+    )
+
+
+def _time(moment: float) -> str:
+    at = datetime.fromtimestamp(moment, UTC)
+    return _tag("time", f"{at:%Y-%m-%d %H:%M:%S} UTC", datetime=f"{at:%Y-%m-%dT%H:%M:%SZ}")
 
 
 # how it is written ----------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from runcue.web.shapes import (
     HowFar,
     Reason,
     Row,
+    Schedule,
     Service,
     Try,
     Why,
@@ -31,7 +32,7 @@ from runcue.web.shapes import (
 )
 
 if TYPE_CHECKING:
-    from runcue import Event, Explanation, GroupCounts, Work
+    from runcue import Event, Explanation, GroupCounts, ScheduleInfo, Work
 
 LONGEST_ERROR = 300
 LONGEST_GROUP = 200
@@ -264,6 +265,27 @@ def group_of(name: str, counts: GroupCounts) -> GroupProgress:
 def service_of(found: Mapping[str, Any], clock: WallClock) -> Service:
     """A service as it is shown."""
     return msgspec.convert({**found, "until": clock.at(found["until"])}, Service)
+
+
+def schedule_of(one: ScheduleInfo, last: Work | None, clock: WallClock) -> Schedule:
+    """A schedule as it is shown; `last` is its last unit, if that is still kept."""
+    facts = {field: getattr(one, field) for field in one.__struct_fields__ if field != "params"}
+    return Schedule(
+        **facts
+        | {
+            "title": _title_of(one),
+            # Slots of cron are moments of wall time already.
+            "next_at": one.next_at if one.cron is not None else clock.at(one.next_at),
+            "last_at": clock.at(one.last_at),
+            "last_state": None if last is None else last.state.value,
+        }
+    )
+
+
+def _title_of(one: ScheduleInfo) -> str:
+    command = one.params.get("command")
+    text = command if isinstance(command, str) else encoded(shown(one.params)).decode() if one.params else ""
+    return words(text, LONGEST_TITLE) or ""
 
 
 def worker_of(found: Mapping[str, Any], clock: WallClock) -> Worker:

@@ -222,6 +222,43 @@ class Services(Shape):
     services_more: int
 
 
+class Schedule(Shape):
+    """A schedule: when its units come, how the last one stands, and what is wrong."""
+
+    name: str
+    task: str
+    title: str
+    """What its units do, in few words: a command, or their params."""
+    when: str
+    every: float | None
+    cron: str | None
+    tz: str
+    start: float | None
+    until: float | None
+    jitter: float
+    overlap: str
+    missed: str
+    queue: str
+    priority: Number
+    source: str | None
+    next_at: float | None
+    last_at: float | None
+    last_id: str | None
+    last_state: State | None
+    """Null where the last unit is no longer kept."""
+    runs: int
+    skipped: int
+    paused: bool
+    problem: str | None
+
+
+class Schedules(Shape):
+    """The schedules by name, and how many more there are."""
+
+    schedules: list[Schedule]
+    schedules_more: int
+
+
 class Queue(Shape):
     """The queue that the dashboard shows."""
 
@@ -440,8 +477,14 @@ class Outcome(Shape):
     more: bool | UnsetType = UNSET
 
 
+class Submitted(Shape):
+    """The unit that was submitted."""
+
+    id: str
+
+
 class Paused(Shape):
-    """Whether the service or queue is paused now."""
+    """Whether the service, queue or schedule is paused now."""
 
     paused: bool
 

@@ -12,11 +12,11 @@ from starlette.responses import Response
 from runcue.web import actions, shapes
 from runcue.web.broadcast import Broadcast, Overview
 from runcue.web.describe import document
-from runcue.web.fragments import status_fragment, works_fragment
+from runcue.web.fragments import schedules_fragment, status_fragment, works_fragment
 from runcue.web.graph import graph_of
 from runcue.web.guard import Refused
 from runcue.web.printed import shown
-from runcue.web.rows import detail_of, group_of, rows_of, service_of, why_of
+from runcue.web.rows import detail_of, group_of, rows_of, schedule_of, service_of, why_of
 from runcue.web.search import some
 from runcue.web.streams import Events, LiveResponse, Seats, live
 from runcue.web.table import STREAM, Call, Line
@@ -101,6 +101,17 @@ async def services(call: Call) -> shapes.Services:
 async def failures(call: Call) -> shapes.Failures:
     """The dead letters by error."""
     return (await call.site.overview.status()).failures
+
+
+async def schedules(call: Call) -> shapes.Schedules:
+    """The schedules."""
+    clock = call.site.overview.clock
+    found = await call.site.source.schedules()
+    clock.tell(found.now)
+    return shapes.Schedules(
+        schedules=[schedule_of(one, found.last.get(one.last_id or ""), clock) for one in found.first],
+        schedules_more=found.amount - len(found.first),
+    )
 
 
 async def stream_status(call: Call) -> Response:
@@ -201,6 +212,20 @@ def _hold(kind: str, is_held: bool) -> Any:
     return act
 
 
+def _hold_schedule(is_held: bool) -> Any:
+    async def act(call: Call) -> shapes.Paused:
+        return shapes.Paused(paused=await actions.hold_schedule(call.site.source, call.name, is_held))
+
+    return act
+
+
+async def run_schedule(call: Call) -> shapes.Submitted:
+    """Submit a unit of a schedule now."""
+    work_id = await actions.run_schedule(call.site.source, call.name)
+    call.site.changed()
+    return shapes.Submitted(id=work_id)
+
+
 async def set_limits(call: Call) -> shapes.Service:
     """Change the limits of a service by hand."""
     source = call.site.source
@@ -218,6 +243,7 @@ TABLE = (
     Line("GET", "/status", status, "Everything at a glance", shapes.Status, fragment=status_fragment),
     Line("GET", "/live", stream_status, "The overview as it changes (server-sent events)", kind=STREAM),
     Line("GET", "/services", services, "The services", shapes.Services),
+    Line("GET", "/schedules", schedules, "The schedules", shapes.Schedules, fragment=schedules_fragment),
     Line("GET", "/failures", failures, "The dead letters by error", shapes.Failures),
     Line("GET", "/events", stream_events, "What happens (server-sent events)", query=shapes.EventsQuery, kind=STREAM),
     Line("GET", "/metrics", metrics, "Numbers for Prometheus", kind="text/plain"),
@@ -243,6 +269,13 @@ TABLE = (
         for kind in ("service", "queue")
         for verb in ("pause", "resume")
     ),
+    *(
+        Line("POST", f"/schedules/{{name:path}}/{verb}", _hold_schedule(verb == "pause"),
+             f"{verb.title()} a schedule", shapes.Paused, body=shapes.Nothing)
+        for verb in ("pause", "resume")
+    ),
+    Line("POST", "/schedules/{name:path}/run", run_schedule, "Submit a unit of a schedule now", shapes.Submitted,
+         body=shapes.Nothing),
     Line("PATCH", "/services/{name:path}", set_limits, "Change the limits of a service", shapes.Service,
          body=shapes.Limits),
 )  # fmt: skip

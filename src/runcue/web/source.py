@@ -16,7 +16,7 @@ from runcue.web.printed import Part
 from runcue.web.shapes import Stream
 
 if TYPE_CHECKING:
-    from runcue import Cue, Event, Explanation, GroupCounts, Metrics, Work
+    from runcue import Cue, Event, Explanation, GroupCounts, Metrics, ScheduleInfo, Work
 
 T = TypeVar("T")
 SHOWN = 50
@@ -27,6 +27,8 @@ GROUPED = 1000
 """Dead letters that are sorted into groups."""
 MOST_AHEAD = 5_000
 """With more pending units than this, the units ahead of one are not counted."""
+MOST_SCHEDULES = 500
+"""Schedules that are shown."""
 ENDED = ("completed", "failed", "cancelled")
 GLANCE = 1.0
 """Seconds between two checks whether the loop of a Cue that does not answer has ended."""
@@ -41,6 +43,15 @@ class Unavailable(Exception):
 def public_message(error: Exception) -> str:
     """The message of an error for people at a browser; that of StorageReplaced is for programmers."""
     return LOST if isinstance(error, StorageReplaced) else str(error)
+
+
+class Scheduled(Struct, frozen=True):
+    """The first schedules of a queue at one moment, how many there are in all, and their last units by id."""
+
+    now: float
+    first: list[ScheduleInfo]
+    amount: int
+    last: dict[str, Work]
 
 
 class Facts(Struct, frozen=True):
@@ -156,6 +167,19 @@ class InMemory:
     async def services(self) -> list[dict[str, Any]]:
         """Every service."""
         return await self.act(lambda cue: cue.services())
+
+    async def schedules(self) -> Scheduled:
+        """The schedules, and their last units."""
+
+        async def look(cue: Cue) -> Scheduled:
+            found = await cue.schedules()
+            first = found[:MOST_SCHEDULES]
+            last = [await cue.get(one.last_id) for one in first if one.last_id is not None]
+            return Scheduled(
+                await cue.now(), first, len(found), {work.id: work for work in last if work is not None}
+            )
+
+        return await self.act(look)
 
     async def get(self, work_id: str) -> Work | None:
         """One unit."""

@@ -18,7 +18,15 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from runcue import ConfigError, CueClosed, RuncueError, SubmitError, UnknownService, WorkNotFound
+from runcue import (
+    ConfigError,
+    CueClosed,
+    RuncueError,
+    SubmitError,
+    UnknownSchedule,
+    UnknownService,
+    WorkNotFound,
+)
 from runcue.web.fragments import VARY, wants_html
 from runcue.web.guard import Guard, Refused, answer, refusal
 from runcue.web.loglimit import LogLimit
@@ -169,7 +177,7 @@ def excuse(error: Exception, log_limit: LogLimit) -> Response:
             return refusal(error.status, error.reason, error.headers)
         case Unavailable() | CueClosed():
             return refusal(503, public_message(error), {"Retry-After": "1"})
-        case WorkNotFound() | UnknownService():
+        case WorkNotFound() | UnknownService() | UnknownSchedule():
             return refusal(404, str(error))
         case msgspec.DecodeError():
             what, _, where = str(error).replace("`", "").partition(" - at $.")

@@ -1,7 +1,7 @@
 // Starts the page: its frame, its addresses, its keyboard.
 //
 // Addresses stand behind the #, so that the page works wherever it is mounted: #/ #/works?state=failed
-// #/works/<id> #/services #/workers.
+// #/works/<id> #/schedules #/services #/workers.
 
 import { h, render } from "./dom.js";
 import { clock } from "./format.js";
@@ -9,6 +9,7 @@ import { icon, mark } from "./icons.js";
 import { begin, freeze, live } from "./live.js";
 import { help, keys } from "./keys.js";
 import { overview } from "./overview.js";
+import { schedules } from "./schedules.js";
 import { services } from "./services.js";
 import { nextTheme, theme } from "./theme.js";
 import { work } from "./work.js";
@@ -19,6 +20,7 @@ const TICK = 1000;
 const PLACES = [
   ["", "Overview", overview],
   ["works", "Work", (changed, rest, query) => (rest ? work(rest, changed) : works(query, changed))],
+  ["schedules", "Schedules", schedules],
   ["services", "Services", services],
   ["workers", "Workers", workers],
 ];

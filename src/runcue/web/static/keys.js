@@ -4,13 +4,21 @@ import { h } from "./dom.js";
 import { freeze, live } from "./live.js";
 import { dialog } from "./talk.js";
 
-const PLACES = { o: "#/", w: "#/works", f: "#/works?state=failed", s: "#/services", k: "#/workers" };
+const PLACES = {
+  o: "#/",
+  w: "#/works",
+  f: "#/works?state=failed",
+  c: "#/schedules",
+  s: "#/services",
+  k: "#/workers",
+};
 const SOON = 1200;
 const KEYS = [
   ["/", "search"],
   ["g o", "overview"],
   ["g w", "work"],
   ["g f", "failed units"],
+  ["g c", "schedules"],
   ["g s", "services"],
   ["g k", "workers"],
   ["j k", "down and up a list"],
