@@ -67,6 +67,11 @@ def pipeline(cue: Cue, dice: random.Random) -> None:
         await asyncio.sleep(0.4)
         raise ConnectionRefusedError("[Errno 111] ssh_prod refused the connection")
 
+    @cue.every("2m", jitter="20s", overlap="queue")
+    @cue.task(uses="storage")
+    async def sweep(work: Work) -> None:
+        await asyncio.sleep(0.3)
+
     @cue.task(executor="subprocess", shell=True)
     def report(work: Work) -> str:
         return 'for i in $(seq 1 400); do echo "$(date +%T) page $i of 400 written"; sleep 0.7; done'
@@ -75,7 +80,14 @@ def pipeline(cue: Cue, dice: random.Random) -> None:
 async def load(cue: Cue, dice: random.Random) -> None:
     """Documents come in, more than the services take."""
     number = 0
-    await cue.submit("report", target="monthly.html")
+    await cue.schedule(
+        "monthly report", "report", cron="0 6 1 * *", tz="Europe/Zurich", target="monthly.html"
+    )
+    await cue.schedule("reindex", "index", cron="30 2 * * 1-5", tz="Europe/Zurich", missed="none")
+    await cue.schedule("embed again", "embed", every="6h", overlap="replace")
+    for name in ("monthly report", "reindex", "sweep"):
+        await cue.run_now(name)
+    await cue.schedules.pause("embed again")
     await cue.pause("gpu")
     while True:
         number += 1
@@ -136,6 +148,7 @@ async def pictures(browser: Browser, cue: Cue, base: str) -> None:
     narrow = await open_page(browser, base, NARROW, "light")
     await draw(narrow, "narrow")
     await draw(wide, "work", f"#/works/{await tried_before(cue)}")
+    await draw(wide, "schedules", "#/schedules")
     await draw(wide, "services", "#/services", "article[aria-label=openai] >> text=Change limits")
     await wide.keyboard.press("Escape")
     await draw(wide, "dead-letters", "#/", ".group >> text=Retry")
