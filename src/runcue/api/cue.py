@@ -275,7 +275,8 @@ class Cue:
         The next page is what comes `before` the last id of this one.
         """
         query = arguments.query(state, task, limit, **where)
-        found = await self._open("list").queries.find(query, arguments.work_id(before) if before else None)
+        before = None if before is None else arguments.work_id(before)
+        found = await self._open("list").queries.find(query, before)
         return [self._registry.view(record) for record in found]
 
     async def dead(self, task: str | None = None, limit: int = 100) -> builtins.list[Work]:

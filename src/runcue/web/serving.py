@@ -188,7 +188,7 @@ def listen(host: str, port: int, *, has_token: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, listening.ALONE, 1)
+        listener.setsockopt(socket.SOL_SOCKET, listening.alone(), 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEPT_ALIVE.items():
             if hasattr(socket, name):  # accepted connections inherit them

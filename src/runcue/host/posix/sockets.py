@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
 
-ALONE: Final = socket.SO_REUSEADDR
-"""The option with which a port may be taken again at once, and by nobody else meanwhile."""
+
+def alone() -> int:
+    """The option with which a port may be taken again at once, and by nobody else meanwhile."""
+    import socket  # few programs listen
+
+    return socket.SO_REUSEADDR
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

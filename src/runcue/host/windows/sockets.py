@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import socket
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import asyncio
 
 assert sys.platform == "win32"
 
-ALONE: Final = socket.SO_EXCLUSIVEADDRUSE
-"""The option with which a port may be taken again at once, and by nobody else meanwhile, as SO_REUSEADDR allows."""
+
+def alone() -> int:
+    """The option with which a port may be taken again at once and by nobody else, as SO_REUSEADDR allows."""
+    import socket  # few programs listen
+
+    return socket.SO_EXCLUSIVEADDRUSE
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
