@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from runcue.core.model import parse
 from runcue.core.model.schedule import Schedule, Timing
-from runcue.declare.options import choice, span
+from runcue.declare.options import choice, pause, span
 from runcue.errors import ConfigError, InvalidOption, quoted
 from runcue.host.calendar import read_cron, read_zone
 
@@ -57,14 +57,11 @@ def read_timing(
     )
     if last is not None and last <= max(first or 0.0, 0.0):
         raise InvalidOption("until", until, "a moment after start")
-    late = 0.0 if jitter is None else span(jitter, "jitter")
+    late = 0.0 if jitter is None else pause(jitter, "jitter")
     if cron is None:
         if tz is not None:
             raise ConfigError("tz= is for cron=: an interval is the same in every time zone.")
-        seconds = span(every, "every")
-        if seconds < SHORTEST:
-            raise InvalidOption("every", every, "at least 1s between two units")
-        return Timing(seconds, None, "UTC", first, last, late)
+        return Timing(span(every, "every", SHORTEST), None, "UTC", first, last, late)
     zone = "UTC" if tz is None else read_zone(tz)
     return Timing(None, read_cron(cron, zone, now), zone, first, last, late)
 
@@ -100,7 +97,7 @@ def check_options(registry: Registry, options: Mapping[str, Any], now: float) ->
         if option in OF_A_SLOT:
             raise ConfigError(f"A schedule has no {option}=: {OF_A_SLOT[option]}.")
     known = (option for option in registry.spec.__kwdefaults__ or () if option not in HIDDEN)
-    parse.reject_unknown(options, (*SETTINGS, *known), "every(), cron() and schedule()")
+    parse.reject_unknown(options, (*SETTINGS, *known), "A schedule")
     timing = read_timing(now, **{option: options[option] for option in TIMING if option in options})
     overlap = choice(options.get("overlap", "skip"), "overlap", OVERLAP)
     return timing, overlap, choice(options.get("missed", "latest"), "missed", MISSED)

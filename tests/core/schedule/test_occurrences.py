@@ -682,3 +682,13 @@ def test_a_refusal_that_nobody_waits_for_is_told_by_an_event() -> None:
     assert "is declared by app" in said["reason"]
     at.turn(PutSchedule(schedule(every=5.0)))
     assert told(at.plan, "schedule_changed") == []
+
+
+def test_a_schedule_that_is_declared_again_is_still_held_back_while_nobody_has_its_task() -> None:
+    shared, one, _ = two()
+    lost = schedule(every=60.0, spec=replace(FREE, task="later"))
+    one.turn(PutSchedule(lost))
+    one.after(60)
+    plan = one.turn(PutSchedule(lost))
+    assert plan.schedules == {}
+    assert shown(shared.schedules["s"]).problem is not None

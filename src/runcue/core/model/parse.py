@@ -306,7 +306,7 @@ def check_size(data: bytes, limit: int) -> None:
         raise InvalidParams(
             "params",
             f"take {len(data):,} bytes as JSON, more than max_params={limit:,}. "
-            "Keep the bulk in a file and pass its path, or raise max_params.",
+            "Keep the bulk in a file and pass its path, or raise max_params of a Cue.",
         )
 
 

@@ -267,7 +267,7 @@ def _change(ledger: Ledger, known: Schedule, given: Schedule) -> None:
         overlap=given.overlap,
         missed=given.missed,
         source=given.source,
-        problem=given.problem,
+        problem=given.problem or _kept_problem(ledger, known, given),
     )
     if changed == known:
         return
@@ -276,6 +276,12 @@ def _change(ledger: Ledger, known: Schedule, given: Schedule) -> None:
     else:
         ledger.schedules.put(changed)
     ledger.turn.emit("schedule_changed", schedule=known.name, change="changed", when=str(given.timing))
+
+
+def _kept_problem(ledger: Ledger, known: Schedule, given: Schedule) -> str | None:
+    """Why a schedule is still held back after it was declared again: nobody has its task."""
+    is_unknown = not known.is_wrong and given.spec.task not in ledger.lanes.rules
+    return UNKNOWN_TASK.format(given.spec.task) if known.problem is not None and is_unknown else None
 
 
 def _first_slot(ledger: Ledger, schedule: Schedule) -> float | None:
