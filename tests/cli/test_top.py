@@ -537,7 +537,7 @@ def locked(file: Path) -> Iterator[None]:
         [sys.executable, "-c", LOCKING, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == b"locked\n"
+        assert process.stdout.readline().strip() == b"locked"
         try:
             yield
         finally:
