@@ -371,3 +371,19 @@ def test_params_may_be_a_model_and_none_is_lost_inside_them() -> None:
         InvalidParams, match=r"params\.page is of type Page, .* annotated with it, or pass a dict\."
     ):
         encode_params({"page": Page(1)}, 1000)
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [(None, None), (True, True), (2**64 - 1, 2**64 - 1), ("text", "text"), ("ü", "ü"), (1.5, 1.5), ((1, 2), [1, 2]),
+     (Style.SHORT, "short"), (timedelta(seconds=90), "PT90S")],
+)  # fmt: skip
+def test_a_result_is_what_json_gives_back(value: Any, stored: Any) -> None:
+    found = plain(value)
+    assert found == stored
+    assert type(found) is type(stored)
+
+
+def test_a_whole_number_that_json_would_lose_is_no_result() -> None:
+    with pytest.raises(InvalidParams):
+        plain(2**64)
