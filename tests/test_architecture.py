@@ -45,7 +45,7 @@ MAY_HAVE_OLD_WORDS = {"MIGRATIONS", "FORMER_NAMES"}
 LIBRARY = ("api", "core", "declare", "engine", "executors", "host", "instrument", "stores")
 """Folders of the library, without the programs that use it."""
 MAY_INHERIT = re.compile(
-    r"(msgspec\.)?Struct|Structure|NamedTuple|TypedDict|(Protocol|Generic|TaskFunction)(\[.*\])?|PlainOptions|(Str)?Enum|"
+    r"(msgspec\.)?Struct|Structure|NamedTuple|TypedDict|(Protocol|Generic|TaskFunction)(\[.*\])?|Plain(Options|Schedule)|(Str)?Enum|"
     r"\w*(Error|Exception)"
 )
 INHERITS = {

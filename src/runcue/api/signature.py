@@ -133,10 +133,9 @@ class SubmitOptions(PlainOptions, total=False):
     task_type: str | None
 
 
-class DeclaredSchedule(PlainOptions, total=False):
-    """What `@cue.every` and `@cue.cron` take besides the interval or the cron expression."""
+class PlainSchedule(PlainOptions, total=False):
+    """What a schedule is declared with besides its interval or cron expression."""
 
-    name: str
     tz: str | None
     start: float | datetime | str | None
     until: float | datetime | str | None
@@ -146,18 +145,17 @@ class DeclaredSchedule(PlainOptions, total=False):
     params: dict[str, Any] | AnyDataclass | AnyModel | msgspec.Struct | None
 
 
-class ScheduleOptions(PlainOptions, total=False):
+class DeclaredSchedule(PlainSchedule, total=False):
+    """What `@cue.every` and `@cue.cron` take besides the interval or the cron expression."""
+
+    name: str
+
+
+class ScheduleOptions(PlainSchedule, total=False):
     """What `schedule()` takes besides its name and the task."""
 
     every: Duration | None
     cron: str | None
-    tz: str | None
-    start: float | datetime | str | None
-    until: float | datetime | str | None
-    jitter: Duration | None
-    overlap: str
-    missed: str
-    params: dict[str, Any] | AnyDataclass | AnyModel | msgspec.Struct | None
 
 
 class Where(TypedDict, total=False):
