@@ -14,5 +14,5 @@ for tool in node npm; do
 done
 mkdir -p "$home"
 cp requirements/test-npm/package.json requirements/test-npm/package-lock.json "$home"
-npm ci --prefix "$home" --ignore-scripts --no-audit --no-fund >&2 || { say "npm could not fetch them." && exit 1; }
+npm ci --prefix "$home" --ignore-scripts --no-audit --no-fund --fetch-timeout=20000 --fetch-retries=1 >&2 || { say "npm could not fetch them." && exit 1; }
 touch "$home/.ready"
