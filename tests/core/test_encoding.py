@@ -387,3 +387,7 @@ def test_a_result_is_what_json_gives_back(value: Any, stored: Any) -> None:
 def test_a_whole_number_that_json_would_lose_is_no_result() -> None:
     with pytest.raises(InvalidParams):
         plain(2**64)
+
+
+def test_plain_values_inside_others_stay_what_they_are() -> None:
+    assert encoding.without_models({"a": [1, "x", (True, 2.5)]}) == {"a": [1, "x", [True, 2.5]]}

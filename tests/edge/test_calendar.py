@@ -163,3 +163,32 @@ def test_what_is_a_time_zone(zone: str) -> None:
 def test_what_is_none_is_refused(zone: object) -> None:
     with pytest.raises(InvalidOption, match="Invalid tz"):
         read_zone(zone)
+
+
+# --- Odd machines and odd times ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cron", ["30 */2 * * *", "*/20 2 * * *", "0 30 2 * * *", "*/20 30 2 * * *"])
+def test_a_clock_that_is_set_back_by_less_than_an_hour_ends_every_search(cron: str) -> None:
+    zone = "Pacific/Chatham"
+    begin = datetime(2026, 4, 4, 12, tzinfo=UTC).timestamp()
+    first = CALENDAR.after(cron, zone, begin - 86400)
+    assert first is not None
+    for minutes in range(0, 300, 7):
+        moment, last = begin + 60 * minutes, first
+        while (slot := CALENDAR.after(cron, zone, last)) is not None and slot <= moment:
+            last = slot
+        assert CALENDAR.latest(cron, zone, first, moment) == last
+
+
+@pytest.mark.parametrize("moment", [-1e6, 0.0, 253_402_300_000.0, 1e12])
+def test_no_time_is_too_odd_to_be_asked_for(moment: float) -> None:
+    slot = CALENDAR.after("0 0 1 1 *", "Asia/Kathmandu", moment)
+    assert slot is None or slot > moment
+    assert CALENDAR.latest("0 0 1 1 *", "Asia/Kathmandu", 0.0, max(0.0, moment)) >= 0.0
+
+
+def test_what_this_machine_cannot_find_is_said() -> None:
+    assert CALENDAR.problem("@daily", "Europe/Zurich") is None
+    assert CALENDAR.problem("@daily", "Mars/Phobos") == "it has no time zone 'Mars/Phobos'"
+    assert "no cron expression" in str(CALENDAR.problem("nonsense", "UTC"))

@@ -8,7 +8,7 @@ import pytest
 
 import runcue
 from runcue.core.model.schedule import Timing
-from runcue.declare.schedules import read_timing, source_of
+from runcue.declare.schedules import read_timing
 from runcue.errors import ConfigError, InvalidOption, InvalidParams, UnknownTask
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
@@ -96,6 +96,7 @@ def test_a_function_may_have_several_schedules_under_several_names() -> None:
         ({"connection": object()}, "no connection="),
         ({"params": {"n": object()}}, "params.n"),
         ({"name": ""}, "Invalid schedule name"),
+        ({"tags": {"schedule": "mine"}}, "The tag 'schedule'"),
         ({"jiter": 3}, "no option 'jiter'.*Did you mean 'jitter'"),
     ],
 )
@@ -139,10 +140,38 @@ def test_two_tasks_of_one_function_need_to_be_told_apart() -> None:
         cue.every("5m")(sweep)
 
 
-def test_the_source_of_a_schedule_is_its_module() -> None:
-    module = ModuleType("shop.tasks")
-    exec("def f(): ...", module.__dict__)
-    assert source_of(module.f) == "shop.tasks"
+def test_a_schedule_belongs_to_the_module_that_declares_it_wherever_its_function_is_from() -> None:
+    cue = runcue.Cue()
+    shop, library = ModuleType("shop.tasks"), ModuleType("library")
+    exec("def sweep(): ...", library.__dict__)
+    shop.cue, shop.sweep = cue, library.sweep  # type: ignore[attr-defined]
+    exec("cue.every('5m')(sweep)\ncue.task('other')(lambda: None)", shop.__dict__)
+    cue.task("mine")(lambda: None)
+    assert cue._registry.schedules.by_module() == {"shop.tasks": ("sweep",), __name__: ()}
+    [found] = cue._registry.schedules.read(NOW)
+    assert found.source == "shop.tasks"
+
+
+def test_one_name_for_two_schedules_of_a_function_is_refused() -> None:
+    cue = runcue.Cue()
+
+    @cue.cron("0 3 * * *")
+    async def sweep() -> None: ...
+
+    with pytest.raises(ConfigError, match=r"declared twice\. Give one of them another name="):
+        cue.every("5m")(sweep)
+    cue.cron("0 3 * * *")(sweep)  # the same once more is nothing new
+
+
+def test_what_is_wrong_with_a_declaration_names_its_schedule() -> None:
+    cue = runcue.Cue()
+    wrong: dict[str, Any] = {"priority": "high"}
+    cue.every("5m", name="often", **wrong)(print_nothing)
+    with pytest.raises(ConfigError, match="Schedule 'often': Invalid priority"):
+        cue._registry.schedules.read(NOW)
+
+
+async def print_nothing() -> None: ...
 
 
 def test_an_interval_of_nothing_is_an_invalid_option() -> None:

@@ -68,7 +68,7 @@ def test_only_what_the_core_needs_comes_along(bare: Bare, tmp_path: Path) -> Non
     done = bare("-c", PLACE, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     names, place = done.stdout.splitlines()
-    assert names == "apsw click cronsim msgspec runcue"
+    assert names == "apsw click cronsim msgspec runcue tzdata"
     assert "site-packages" in place
 
 

@@ -71,10 +71,10 @@ def test_nothing_that_git_tracks_is_left_out_of_the_sdist(built: Built) -> None:
     assert {name for name in tracked - names if not name.startswith(".ci/")} == set()
 
 
-def test_the_base_install_needs_four_packages(built: Built) -> None:
+def test_the_base_install_needs_five_packages(built: Built) -> None:
     requires = [Requirement(one) for one in built.metadata().get_all("Requires-Dist") or []]
     base = {one.name for one in requires if one.marker is None or one.marker.evaluate({"extra": ""})}
-    assert base == {"apsw", "click", "cronsim", "msgspec"}
+    assert base == {"apsw", "click", "cronsim", "msgspec", "tzdata"}
 
 
 def test_every_extra_but_dask_is_in_all(built: Built) -> None:

@@ -179,6 +179,7 @@ class Registry:
             name = parse.name(name, "task")
         if executor is not None:
             choice(executor, "executor", tuple(EXECUTORS))
+        self.schedules.note_module()
         wanted = agreed("uses", read_uses(uses, "uses"), "services", read_uses(services, "services")) or ()
         names: tuple[str, ...] = wanted if isinstance(wanted, tuple) else ()
         if executor == "process_pool":

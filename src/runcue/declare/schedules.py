@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from runcue.core.model import parse
-from runcue.core.model.schedule import Schedule, Timing
+from runcue.core.model.schedule import TAG, Schedule, Timing
 from runcue.declare.options import choice, pause, span
-from runcue.errors import ConfigError, InvalidOption, quoted
+from runcue.errors import ConfigError, InvalidOption, SubmitError, quoted
 from runcue.host.calendar import read_cron, read_zone
 
 if TYPE_CHECKING:
@@ -93,6 +94,10 @@ def read_schedule(
 
 def check_options(registry: Registry, options: Mapping[str, Any], now: float) -> tuple[Timing, str, str]:
     """When the slots of a schedule are, and what it does about overlapping and missed ones."""
+    if TAG in (options.get("tags") or ()):
+        raise ConfigError(
+            f"The tag {TAG!r} of a unit says which schedule it is of. Choose another name for yours."
+        )
     for option in options:
         if option in OF_A_SLOT:
             raise ConfigError(f"A schedule has no {option}=: {OF_A_SLOT[option]}.")
@@ -103,16 +108,21 @@ def check_options(registry: Registry, options: Mapping[str, Any], now: float) ->
     return timing, overlap, choice(options.get("missed", "latest"), "missed", MISSED)
 
 
-def source_of(function: Callable[..., Any]) -> str:
-    """The module that declares a schedule, by a name that is the same each time its program runs."""
-    module = getattr(function, "__module__", None) or "__main__"
+def source_here() -> str:
+    """The module whose code is calling runcue, by a name that is the same each time its program runs."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "runcue":
+        frame = frame.f_back
+    if frame is None:
+        return "__main__"
+    names = frame.f_globals
+    module = str(names.get("__name__", "__main__"))
     if module != "__main__":
-        return str(module)
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if spec is not None and spec.name:  # python -m package.module
-        return str(spec.name).removesuffix(".__main__")
-    path = getattr(sys.modules.get("__main__"), "__file__", None)
-    return "__main__" if path is None else str(Path(path).resolve())
+        return module
+    if names.get("__spec__") is not None:  # python -m package.module
+        return str(names["__spec__"].name).removesuffix(".__main__")
+    # Not where a link leads to: that may be another folder with each release.
+    return str(Path(names["__file__"]).absolute()) if "__file__" in names else "__main__"
 
 
 class Declared(NamedTuple):
@@ -121,6 +131,7 @@ class Declared(NamedTuple):
     task: str
     options: Mapping[str, Any]
     source: str
+    handler: Callable[..., Any]
 
 
 class Schedules:
@@ -130,9 +141,15 @@ class Schedules:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._declared: dict[str, Declared] = {}
+        self._modules: dict[str, None] = {}
+        """The modules of this program that have registered a task."""
 
     def __bool__(self) -> bool:
         return bool(self._declared)
+
+    def note_module(self) -> None:
+        """A module registers a task: what it declares is all that it declares."""
+        self._modules[source_here()] = None
 
     def declare(self, name: str, task: Task, options: Mapping[str, Any], now: float) -> None:
         """Note a schedule of a registered task; what is wrong with it is said at once."""
@@ -143,24 +160,27 @@ class Schedules:
                 f"Schedule {quoted(name)} is declared already, for task {quoted(known.task)}. Give one of them "
                 "another name=."
             )
+        if known is not None and known.handler is task.handler and known.options != options:
+            raise ConfigError(f"Schedule {quoted(name)} is declared twice. Give one of them another name=.")
         check_options(self._registry, options, now)
         task.encode(options.get("params"), self._registry.options.max_params)
-        self._declared[name] = Declared(task.name, options, source_of(task.handler))
+        self._declared[name] = Declared(task.name, options, source_here(), task.handler)
 
     def read(self, now: float, name: str | None = None) -> list[Schedule]:
         """All of them, or the one of that name, as schedules."""
-        names = self._declared if name is None else (name,)
-        return [
-            read_schedule(self._registry, one, said.task, now, said.options, said.source)
-            for one in names
-            for said in (self._declared[one],)
-        ]
+        found = []
+        for one in self._declared if name is None else (name,):
+            said = self._declared[one]
+            try:
+                found.append(read_schedule(self._registry, one, said.task, now, said.options, said.source))
+            except (ConfigError, SubmitError) as error:
+                error.args = (f"Schedule {quoted(one)}: {error}",)
+                raise
+        return found
 
     def by_module(self) -> dict[str, tuple[str, ...]]:
         """The names of all schedules of each module that this program has tasks of."""
-        found: dict[str, tuple[str, ...]] = {
-            source_of(one.handler): () for one in self._registry.tasks.values()
-        }
+        found: dict[str, tuple[str, ...]] = dict.fromkeys(self._modules, ())
         for name, said in self._declared.items():
             found[said.source] = (*found.get(said.source, ()), name)
         return found

@@ -8,10 +8,11 @@ Rules:
 
 from __future__ import annotations
 
-import math
+from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
+from itertools import takewhile
 from typing import Final
 
 from runcue.errors import InvalidOption
@@ -32,9 +33,10 @@ FORMS: Final = (
     "them, or one of " + ", ".join(NAMES)
 )
 NEVER: Final = "an expression for moments that come: this one never does"
-EARLIER: Final = 4 * 3600.0
-"""Seconds before a moment from which slots are counted, so that what a change of the clock moved is among them."""
-SECOND: Final = 1.0
+SHORT: Final = 120.0
+"""Seconds before a moment in which its latest slot is looked for first."""
+LAST: Final = 250_000_000_000.0
+"""No slot comes after this moment, in the year 9892: dates end soon after it."""
 
 
 class SystemCalendar:
@@ -46,34 +48,50 @@ class SystemCalendar:
 
     def latest(self, cron: str, zone: str, after: float, moment: float) -> float:
         """The last slot until a moment (included) of those after another one, which is a slot itself; that slot when
-        there is none."""
-        from cronsim import CronSim
+        there is none.
 
-        if moment <= after:
-            return after
-        end = datetime.fromtimestamp(math.floor(moment) + SECOND, zone_of(zone))  # itself no slot
-        back = CronSim(expression(cron), end, reverse=True)
-        is_moved = back.fixup_tz is not None  # then some slots are not where their fields say
-        try:
-            near = next(back).timestamp() - (EARLIER if is_moved else SECOND)
-        except StopIteration:
-            near = after
-        found = after
-        for slot in _slots(cron, zone, max(after, near)):
-            if slot > moment:
-                break
-            found = max(found, slot)
-        return found
+        Slots are only ever looked for forward, from further and further back: backward, where a clock was set back by
+        less than an hour, cronsim comes to no end.
+        """
+        back = SHORT
+        while True:
+            start = max(after, moment - back)
+            slots = takewhile(lambda slot: slot <= moment, _slots(cron, zone, start))
+            found = deque(slots, maxlen=1)
+            if found or start <= after:
+                return found[0] if found else after
+            back *= 8
+
+    def problem(self, cron: str, zone: str) -> str | None:
+        """Why this machine cannot find the slots of an expression; None when it can."""
+        return _problem(cron, zone)
+
+
+@lru_cache(maxsize=20_000)
+def _problem(cron: str, zone: str) -> str | None:
+    from cronsim import CronSim, CronSimError
+
+    try:
+        zone_of(zone)
+    except (LookupError, ValueError, OSError):
+        return f"it has no time zone {zone!r}"
+    try:
+        CronSim(expression(cron), datetime.fromtimestamp(0, UTC))
+    except (CronSimError, ValueError) as error:
+        return f"{cron!r} is no cron expression ({error})"
+    return None
 
 
 def _slots(cron: str, zone: str, moment: float) -> Iterator[float]:
     """The slots from about a moment on, in order."""
     from cronsim import CronSim
 
-    start = datetime.fromtimestamp(moment, zone_of(zone))
+    start = datetime.fromtimestamp(min(max(moment, 0.0), LAST), zone_of(zone))
     last = moment
     for found in CronSim(expression(cron), start):
         slot = found.timestamp()
+        if slot > LAST:
+            return
         if slot > last:
             last = slot
             yield slot

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from runcue.core.model.events import draft_of
-from runcue.core.model.record import Record, Spec, WorkState
+from runcue.core.model.record import Extras, Record, Spec, Uniqueness, WorkState
 from runcue.core.model.retry import Retry
 from runcue.core.model.schedule import NO_CALENDAR, Schedule, ScheduleInfo, Timing, key_of, shown
 from runcue.core.model.settings import Rule
@@ -23,6 +23,7 @@ from runcue.core.schedule.plan import (
     Unschedule,
 )
 from runcue.errors import ScheduleConflict, UnknownSchedule
+from runcue.host.calendar import SystemCalendar
 from tests.core.bench_of_core import START, Bench
 from tests.core.library import Process, two
 
@@ -692,3 +693,100 @@ def test_a_schedule_that_is_declared_again_is_still_held_back_while_nobody_has_i
     plan = one.turn(PutSchedule(lost))
     assert plan.schedules == {}
     assert shown(shared.schedules["s"]).problem is not None
+
+
+def test_a_unit_by_hand_does_not_hide_the_one_that_still_runs() -> None:
+    at = bench(every=60.0)
+    until_slot(at, 1)
+    [first] = units(at)
+    at.turn(RunSchedule("s", "by-hand"))
+    at.finish("by-hand")
+    until_slot(at, 2)
+    assert len(units(at)) == 2
+    at.finish(first.id)
+    until_slot(at, 3)
+    assert len(units(at)) == 3
+
+
+def test_units_of_a_schedule_may_be_unique() -> None:
+    spec = replace(FREE, unique_key="k", extras=Extras(unique=Uniqueness()))
+    at = bench(every=60.0, overlap="queue", spec=spec)
+    until_slot(at, 1)
+    until_slot(at, 2)
+    at.turn(RunSchedule("s", "by-hand"))
+    assert [unit.state for unit in units(at)] == [WorkState.RUNNING, WorkState.CANCELLED, WorkState.CANCELLED]
+
+
+def test_a_duplicate_stands_in_nobodys_way() -> None:
+    spec = replace(FREE, unique_key="k", extras=Extras(unique=Uniqueness()))
+    at = bench(every=60.0, spec=spec)
+    until_slot(at, 1)
+    [first] = units(at)
+    at.turn(RunSchedule("s", "by-hand"))
+    assert stored(at).under_way == (first.id,)
+    assert at.reply(RunSchedule("s", "by-hand-again")) == "by-hand-again"
+
+
+class Blind(SystemCalendar):
+    """The calendar of a machine without time zones."""
+
+    def problem(self, cron: str, zone: str) -> str | None:
+        return None if zone == "UTC" else f"it has no time zone {zone!r}"
+
+
+def test_a_schedule_that_this_machine_cannot_find_the_slots_of_stops_nobody() -> None:
+    shared, one, other = two()
+    one.turn(
+        PutSchedule(schedule(cron="* * * * *", tz="Europe/Zurich")),
+        PutSchedule(schedule("u", cron="* * * * *")),
+    )
+    other.turn()
+    other.scheduler.ledger.calendar = Blind()
+    other.after(60)
+    assert [unit.spec.tags for unit in units(other)] == [(("schedule", "u"),)]
+    assert str(shared.schedules["s"].problem).endswith("it has no time zone 'Europe/Zurich'")
+    other.turn(PutSchedule(schedule("new", cron="@daily", tz="Europe/Zurich")), PauseSchedule("s", True))
+    other.turn(PauseSchedule("s", False))
+    assert shared.schedules["new"].slot is None
+    one.after(30)  # it takes over, and knows that zone
+    assert [shared.schedules[name].problem for name in ("s", "new")] == [None, None]
+    assert shared.schedules["new"].slot is not None
+    assert len(units(one)) == 2
+
+
+def test_a_schedule_that_is_due_where_its_zone_is_unknown_is_read_by_nobody() -> None:
+    shared, one, other = two()
+    one.turn(PutSchedule(schedule(cron="* * * * *", tz="Europe/Zurich")))
+    other.turn()
+    other.scheduler.ledger.calendar = Blind()
+    other.after(60)
+    assert units(other) == []
+    assert shared.schedules["s"].slot is not None
+
+
+@pytest.mark.parametrize("timing", [{"every": 60.0}, {"cron": "* * * * *"}])
+def test_a_clock_that_was_ahead_for_a_while_ends_no_schedule(timing: dict[str, Any]) -> None:
+    at = Bench()
+    at.turn(PutSchedule(schedule(**timing, until=START + 3600)))
+    at.wall += DAY
+    run_out(at, 61)
+    assert stored(at).slot is None
+    at.wall -= DAY
+    run_out(at, 120)
+    assert stored(at).slot is not None
+    at.turn(Unschedule("s"))
+    at.turn()
+    assert at.store.schedules == {}
+
+
+def test_what_was_added_by_hand_is_not_overwritten_by_code_for_another_task() -> None:
+    at = bench(every=60.0)
+    plan = declare(at, schedule(every=1.0, source="app", spec=replace(FREE, task="else")))
+    assert told(plan, "schedule_changed")[0]["change"] == "refused"
+    assert stored(at).source is None
+
+
+def test_an_unknown_name_is_deleted_all_the_same_for_its_row_may_be_damaged() -> None:
+    at = bench(every=60.0)
+    at.turn(Unschedule("damaged"))
+    assert at.plan.schedules == {"damaged": None}

@@ -21,13 +21,14 @@ Entry = tuple[float, str]
 class Schedules:
     """All schedules by name, with the moments at which they are due."""
 
-    __slots__ = ("_by_name", "_by_queue_time", "_by_wall", "_chosen_at", "_turn")
+    __slots__ = ("_by_name", "_by_queue_time", "_by_wall", "_chosen_at", "_over", "_turn")
 
     def __init__(self, turn: CurrentTurn) -> None:
         self._turn = turn
         self._by_name: dict[str, Schedule] = {}
         self._by_queue_time: list[Entry] = []
         self._by_wall: list[Entry] = []
+        self._over: dict[str, None] = {}
         self._chosen_at = -math.inf
         """The latest wall time at which a slot was chosen."""
 
@@ -49,9 +50,16 @@ class Schedules:
 
     def put(self, schedule: Schedule) -> None:
         """Plan a schedule that is new or has changed."""
+        before = self._by_name.get(schedule.name)
         self._by_name[schedule.name] = schedule
         self._turn.plan.schedules[schedule.name] = schedule
-        self._wait(schedule)
+        is_waiting = before is not None and before.is_waiting
+        if (
+            not is_waiting
+            or before is None
+            or (before.due, before.by_wall) != (schedule.due, schedule.by_wall)
+        ):
+            self._wait(schedule)
 
     def tasks_came(self, tasks: Container[str]) -> None:
         """Let schedules go on that were held back because nobody had their task."""
@@ -67,6 +75,8 @@ class Schedules:
 
     def _wait(self, schedule: Schedule) -> None:
         self._chosen_at = max(self._chosen_at, schedule.as_of)
+        if schedule.slot is None and schedule.timing.until is not None:
+            self._over[schedule.name] = None
         if schedule.is_waiting:
             assert schedule.due is not None
             heap = self._by_wall if schedule.by_wall else self._by_queue_time
@@ -86,8 +96,14 @@ class Schedules:
         """The schedules whose slots were chosen later than at that moment of wall time, by a clock that was wrong."""
         if self._chosen_at <= moment:
             return []
-        self._chosen_at = -math.inf
+        self._chosen_at = max(one.as_of for one in self._by_name.values()) if self._by_name else -math.inf
         return [one for one in self._by_name.values() if one.as_of > moment]
+
+    def over(self) -> list[Schedule]:
+        """The schedules without a next slot, because their last moment has passed or seemed to have."""
+        found = [self._by_name[name] for name in self._over if name in self._by_name]
+        self._over = {one.name: None for one in found if one.slot is None}
+        return [one for one in found if one.slot is None and one.problem is None]
 
     def due(self) -> list[Schedule]:
         """The schedules with a slot whose time has come, the earliest first. They stay due until they are `put`."""

@@ -30,6 +30,10 @@ class Calendar(Protocol):
         there is none."""
         ...
 
+    def problem(self, cron: str, zone: str) -> str | None:
+        """Why this machine cannot find the slots of an expression; None when it can."""
+        ...
+
 
 class NoCalendar:
     """The calendar of those who decide about no schedules."""
@@ -41,6 +45,10 @@ class NoCalendar:
     def latest(self, cron: str, zone: str, after: float, moment: float) -> float:
         """The known slot."""
         return after
+
+    def problem(self, cron: str, zone: str) -> str | None:
+        """There is none."""
+        return None
 
 
 NO_CALENDAR: Final = NoCalendar()
@@ -104,6 +112,8 @@ class Schedule(msgspec.Struct, frozen=True):
     is_paused: bool = False
     problem: str | None = None
     """Why its slots are held back."""
+    under_way: tuple[str, ...] = ()
+    """Those of its units that may not have ended, where that matters for the next slot."""
 
     @property
     def is_waiting(self) -> bool:

@@ -50,6 +50,7 @@ FAR: Final = 86400.0 + 3600.0
 """Seconds by which a clock may be set back without that anybody takes it for having been wrong before."""
 MANY: Final = 100
 """How many slots of one schedule one turn submits, where all count that were missed."""
+NOT_HERE: Final = "the machine that decides cannot find its slots: "
 UNKNOWN_TASK: Final = "no program has registered its task {!r} yet"
 
 
@@ -59,19 +60,54 @@ UNKNOWN_TASK: Final = "no program has registered its task {!r} yet"
 def add_needs(ledger: Ledger, wanted: ReadRequest) -> None:
     """Add to `wanted` what has to be read before the units of due schedules can be submitted."""
     for schedule in ledger.schedules.due():
-        if schedule.last_id is not None:
-            wanted.ids.add(schedule.last_id)
+        if _problem_here(ledger, schedule) is not None:
+            continue
+        wanted.ids.update(schedule.under_way)
+        _add_unique_key(schedule, wanted)
         for slot in _due_slots(ledger, schedule)[0]:
             wanted.ids.add(id_of(schedule.name, slot))
             wanted.keys.add(key_of(schedule.name, slot))
+
+
+def add_needs_of_run(ledger: Ledger, item: RunSchedule, wanted: ReadRequest) -> None:
+    """Add to `wanted` what has to be read before a schedule can be run by hand."""
+    schedule = ledger.schedules.find(item.name)
+    if schedule is not None:
+        wanted.ids.update(schedule.under_way)
+        _add_unique_key(schedule, wanted)
+
+
+def _add_unique_key(schedule: Schedule, wanted: ReadRequest) -> None:
+    if schedule.spec.unique_key is not None:
+        wanted.unique_keys.add(schedule.spec.unique_key)
+
+
+def _problem_here(ledger: Ledger, schedule: Schedule) -> str | None:
+    """Why this machine cannot find the slots of a schedule, which another one could."""
+    timing = schedule.timing
+    problem = None if timing.cron is None else ledger.calendar.problem(timing.cron, timing.tz)
+    return None if problem is None else f"{NOT_HERE}{problem}"
+
+
+def look_again(ledger: Ledger) -> None:
+    """Let schedules go on whose slots another machine could not find, and this one can."""
+    for schedule in ledger.schedules.all():
+        if (schedule.problem or "").startswith(NOT_HERE) and _problem_here(ledger, schedule) is None:
+            found = replace(schedule, problem=None)
+            if found.slot is None:
+                _begin(ledger, found)
+            else:
+                ledger.schedules.put(found)
 
 
 def submit_due(ledger: Ledger) -> None:
     """Submit what is due, and move the schedules on to their next slots."""
     _follow_clock(ledger)
     for schedule in ledger.schedules.due():
+        problem = _problem_here(ledger, schedule)
         if schedule.spec.task not in ledger.lanes.rules:
             problem = UNKNOWN_TASK.format(schedule.spec.task)
+        if problem is not None:
             ledger.schedules.put(replace(schedule, problem=problem))
             _tell_problem(ledger, schedule.name, problem)
             continue
@@ -156,13 +192,13 @@ def _waiting_for(ledger: Ledger, schedule: Schedule, slot: float | None) -> Sche
 def _submit(ledger: Ledger, schedule: Schedule, slot: float) -> Schedule:
     """Submit the unit of a slot, unless the one before it stands in its way."""
     id = id_of(schedule.name, slot)
-    is_under_way = schedule.last_id is not None and ledger.working.live(schedule.last_id) is not None
-    if is_under_way and schedule.overlap == "skip":
+    under_way = _under_way(ledger, schedule)
+    if under_way and schedule.overlap == "skip":
         _skip(ledger, schedule.name, [slot], "overlap")
         return replace(schedule, last_slot=slot, skipped=schedule.skipped + 1)
-    if is_under_way and schedule.overlap == "replace":
-        assert schedule.last_id is not None
-        cancel(ledger, Cancel(schedule.last_id, reason=f"replaced by {id}"))
+    if schedule.overlap == "replace":
+        for one in under_way:
+            cancel(ledger, Cancel(one, reason=f"replaced by {id}"))
     spec = replace(schedule.spec, id=id, idempotency_key=key_of(schedule.name, slot))
     return replace(_accept(ledger, schedule, spec, slot), last_slot=slot)
 
@@ -175,7 +211,18 @@ def _accept(ledger: Ledger, schedule: Schedule, spec: Spec, slot: float | None) 
     ledger.turn.emit("schedule_fired", schedule=schedule.name, unit=spec.id, slot=moment)
     submit = Submit([spec], is_plain=False, has_cost=bool(spec.cost))
     admission.take_submission(ledger, Submission(submit, schedule.is_settled))
-    return replace(schedule, last_at=ledger.turn.now, last_id=spec.id, runs=schedule.runs + 1)
+    # A unit that was accepted and has ended at once is a duplicate of another, or was refused.
+    under_way = schedule.under_way
+    if schedule.overlap != "queue":
+        under_way = tuple(_under_way(ledger, replace(schedule, under_way=(*under_way, spec.id))))
+    return replace(
+        schedule, last_at=ledger.turn.now, last_id=spec.id, runs=schedule.runs + 1, under_way=under_way
+    )
+
+
+def _under_way(ledger: Ledger, schedule: Schedule) -> list[str]:
+    """The units of a schedule that have not ended: of its last slot, and those that were asked for by hand since."""
+    return [one for one in schedule.under_way if ledger.working.live(one) is not None]
 
 
 def _skip(ledger: Ledger, name: str, slots: list[float], reason: str) -> None:
@@ -185,8 +232,11 @@ def _skip(ledger: Ledger, name: str, slots: list[float], reason: str) -> None:
 
 def _follow_clock(ledger: Ledger) -> None:
     """Have schedules of wall time go on from the present whose slots were chosen while the clock was wrong."""
+    for schedule in ledger.schedules.over():
+        if schedule.as_of > ledger.turn.wall + 1 and _problem_here(ledger, schedule) is None:
+            ledger.schedules.put(_waiting_for(ledger, schedule, _first_slot(ledger, schedule)))
     for schedule in ledger.schedules.chosen_after(ledger.turn.wall + FAR):
-        if schedule.is_wrong:
+        if schedule.problem is not None or _problem_here(ledger, schedule) is not None:
             continue
         following = _first_slot(ledger, schedule) if schedule.by_wall else schedule.slot
         ledger.schedules.put(_waiting_for(ledger, schedule, following))
@@ -234,6 +284,10 @@ def _put(ledger: Ledger, given: Schedule) -> ScheduleConflict | None:
 def _begin(ledger: Ledger, schedule: Schedule) -> None:
     """Have a schedule wait for its first slot, unless there is something wrong with it."""
     fresh = replace(schedule, declared_at=ledger.turn.now, slot=None)
+    problem = None if fresh.is_wrong else _problem_here(ledger, fresh)
+    if problem is not None:
+        fresh = replace(fresh, problem=problem)
+        _tell_problem(ledger, fresh.name, problem)
     slot = None if fresh.is_wrong else _first_slot(ledger, fresh)
     ledger.schedules.put(_waiting_for(ledger, fresh, slot))
 
@@ -247,10 +301,12 @@ def _tell_problem(ledger: Ledger, name: str, problem: str) -> None:
 
 
 def _is_taken(ledger: Ledger, known: Schedule, given: Schedule) -> bool:
-    """True when a name belongs to the code of another program, for another task."""
-    if known.source is None or known.source == given.source:
+    """True when a name belongs to the code of another program, or to what was added by hand for another task."""
+    if known.source == given.source:
         return False
-    return given.source is None or (known.spec.task != given.spec.task and _is_declared(ledger, known))
+    if known.source is None or given.source is None:
+        return known.source is not None or known.spec.task != given.spec.task
+    return known.spec.task != given.spec.task and _is_declared(ledger, known)
 
 
 def _is_declared(ledger: Ledger, schedule: Schedule) -> bool:
@@ -301,6 +357,7 @@ def _first_slot(ledger: Ledger, schedule: Schedule) -> float | None:
 def remove(ledger: Ledger, item: Unschedule) -> bool:
     """Delete a schedule; True when there was one. Its units stay."""
     if ledger.schedules.find(item.name) is None:
+        ledger.turn.plan.schedules[item.name] = None  # its row may be there, and damaged
         return False
     _remove(ledger, item.name)
     return True
@@ -330,7 +387,7 @@ def _after_pause(ledger: Ledger, schedule: Schedule) -> Schedule:
     """A schedule that goes on with the first slot from now on."""
     slot, turn = schedule.slot, ledger.turn
     now = turn.wall if schedule.by_wall else turn.now
-    if slot is None or slot > now:
+    if slot is None or slot > now or _problem_here(ledger, schedule) is not None:
         return schedule
     every = schedule.timing.every
     slot = _first_slot(ledger, schedule) if every is None else slot + ((now - slot) // every + 1) * every

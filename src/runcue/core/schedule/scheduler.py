@@ -69,7 +69,7 @@ from runcue.core.schedule.starting import start
 from runcue.errors import UnknownService
 
 NOTHING = ReadRequest()
-LOOKS_UP = frozenset({Submit, Submission, Revive, Edit, Purge})
+LOOKS_UP = frozenset({Submit, Submission, Revive, Edit, Purge, RunSchedule})
 """Items that may be about stored units."""
 
 
@@ -165,6 +165,8 @@ class Scheduler:
                 wanted.ids.update(item.ids)
             elif isinstance(item, Edit):
                 wanted.ids.add(item.id)
+            elif isinstance(item, RunSchedule):
+                occurrences.add_needs_of_run(ledger, item, wanted)
             else:
                 submit = item.submit if isinstance(item, Submission) else item
                 assert isinstance(submit, Submit)

@@ -18,6 +18,7 @@ from runcue.core.limits.service import Service
 from runcue.core.model.record import Record, Spec
 from runcue.core.model.settings import MOST_CRASHES, Rule
 from runcue.core.model.state import ServiceState, Worker
+from runcue.core.schedule import occurrences
 from runcue.core.schedule.gates import Verdict
 from runcue.core.schedule.line import index_key_parts
 from runcue.core.schedule.outcome import fail_for
@@ -37,6 +38,7 @@ def catch_up(ledger: Ledger, changes: Changes) -> None:
     ledger.lanes.declare(changes.tasks)
     ledger.timers.load(changes.watch_at)
     ledger.schedules.load(changes.schedules)
+    occurrences.look_again(ledger)
     for state in changes.services:
         _load_service(ledger, state)
     for worker in changes.workers:

@@ -11,6 +11,7 @@ from typing import Any, Final, get_type_hints
 import msgspec
 from msgspec.structs import astuple
 
+from runcue.core.model.parse import YEAR_10000
 from runcue.core.model.record import Spec
 from runcue.core.model.retry import Backoff, Retry
 from runcue.core.model.schedule import Schedule, Timing
@@ -94,7 +95,32 @@ def schedule_text(schedule: Schedule) -> str:
 def read_schedule(name: str, text: str) -> Schedule | None:
     """The schedule in such a text; None where it is damaged, which is logged."""
     try:
-        return schedule_in(_decode_schedule(text))
+        found = schedule_in(_decode_schedule(text))
+        _check(found, name)
+        return found
     except (TypeError, ValueError, LookupError, RecursionError) as error:
         logger.error("schedule %s cannot be read, and submits nothing: %s", quoted(name), error)
         return None
+
+
+def _check(schedule: Schedule, name: str) -> None:
+    """Refuse what no schedule can be, so that it stops nobody."""
+    timing = schedule.timing
+    times = (
+        timing.every,
+        timing.start,
+        timing.until,
+        timing.jitter,
+        schedule.slot,
+        schedule.due,
+        schedule.as_of,
+    )
+    is_right = (
+        schedule.name == name
+        and (timing.every is None) != (timing.cron is None)
+        and (timing.every is None or timing.every >= 1.0)
+        and (schedule.slot is None) == (schedule.due is None)
+        and all(one is None or 0.0 <= one < YEAR_10000 for one in times)
+    )
+    if not is_right:
+        raise ValueError("its values make no sense")
