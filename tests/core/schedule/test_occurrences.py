@@ -634,6 +634,7 @@ def test_a_moment_that_no_schedule_waits_for_any_more_is_passed_over() -> None:
 def test_who_decides_about_no_schedules_has_an_empty_calendar() -> None:
     assert NO_CALENDAR.after("@daily", "UTC", 5.0) is None
     assert NO_CALENDAR.latest("@daily", "UTC", 5.0, 9.0) == 5.0
+    assert NO_CALENDAR.problem("nonsense", "nowhere") is None
 
 
 # --- Schedules from outside -------------------------------------------------------------------------------
