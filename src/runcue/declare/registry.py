@@ -194,8 +194,7 @@ class Registry:
             raise InvalidOption("retry_delay", retry_delay, "a plain function of work that returns seconds")
         limit = self.options.default_timeout if timeout is None else span(timeout, "timeout")
         files = declared(inputs, outputs, or_none(span)(max_age, "max_age"))
-        price = read_cost(cost)
-        shown = tagging.template(label)
+        price, shown = read_cost(cost), tagging.template(label)
 
         def register(function: Function) -> Function:
             own = name if handler is None and name is not None else own_name(function)
