@@ -375,7 +375,7 @@ class Cue:
         return mapping.works(self._open("map"), self._registry, task, items, key, params, window)
 
     def wake(self) -> None:
-        """Have what was submitted from outside looked for now, not within the next tenth of a second."""
+        """Have what was submitted from outside looked for now, not a moment later."""
         self._open("wake").look()
 
     async def relay(self, connect: Callable[[], Any], *, table: str = OUTBOX, every: Duration = 1) -> None:

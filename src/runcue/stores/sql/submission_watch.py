@@ -1,6 +1,6 @@
 """Notices what was submitted from outside: nobody is notified of it, since that would hold up other transactions.
 
-The deciding process looks ten times a second, in a thread of its own: a look costs some microseconds with a file, and
+The deciding process looks seven times a second, in a thread of its own: a look costs some microseconds with a file, and
 a round trip with a server. The others look once a second, and speak up only if a row is still there the next time:
 the deciding process may be stopped.
 """
@@ -15,7 +15,7 @@ from runcue.errors import StoreError
 from runcue.host.shortage import start_thread
 from runcue.stores.presence.peer_monitor import Trouble
 
-EVERY: Final = 0.1
+EVERY: Final = 0.14
 """Seconds between two looks of the deciding process."""
 SELDOM: Final = 1.0
 """Seconds between two looks of another process, and after an error."""
