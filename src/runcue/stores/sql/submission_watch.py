@@ -1,8 +1,8 @@
 """Notices what was submitted from outside: nobody is notified of it, since that would hold up other transactions.
 
-The deciding process looks seven times a second, in a thread of its own: a look costs some microseconds with a file, and
-a round trip with a server. The others look once a second, and speak up only if a row is still there the next time:
-the deciding process may be stopped.
+The deciding process looks seven times a second, in a thread of its own: a look costs some microseconds with a file,
+and a round trip with a server. The others look once a second, and speak up only if a row is still there the next
+time: the deciding process may be stopped.
 """
 
 from __future__ import annotations
